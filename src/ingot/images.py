@@ -1,0 +1,157 @@
+"""The table of images, ``packer/images.yml``: its schema, and what it refuses by name.
+
+Packer and Ansible read the same file on their own; what is checked about it is here, for playbooks/image.yml
+and for everything else that asks which image has which roles.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ingot import preflight
+from ingot.preflight import Refusal
+
+#: The role that cleans, verifies and seals: nothing may be written to the image after it.
+LAST_ROLE = "image_hygiene"
+
+#: What playbooks/image.yml itself reads: Packer passes it.
+PLAYBOOK_VARIABLES = frozenset({"image_build"})
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+
+
+class ImagesError(Exception):
+    """The table is wrong; the message names each field that is."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BaseImage(_Strict):
+    """The AMI that an image starts from."""
+
+    owner: Annotated[str, Field(pattern=r"^([0-9]{12}|amazon|self)$")]
+    name: Annotated[str, Field(min_length=3)]
+    user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]*$")]
+    root_device: Annotated[str, Field(pattern=r"^/dev/[a-z0-9]+$")]
+
+
+class Volume(_Strict):
+    """The root volume, gp3. ``size`` and ``minimum`` in GiB, ``throughput`` in MiB/s."""
+
+    size: Annotated[int, Field(ge=1, le=16384)]
+    minimum: Annotated[int, Field(ge=1)]
+    throughput: Annotated[int, Field(ge=125, le=2000)]
+    iops: Annotated[int, Field(ge=3000, le=80000)]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Volume:
+        if self.size < self.minimum:
+            raise ValueError(f"size {self.size} is less than minimum {self.minimum}")
+        if self.throughput * 4 > self.iops:
+            raise ValueError(f"throughput {self.throughput} needs iops of at least {self.throughput * 4}")
+        return self
+
+
+class Image(_Strict):
+    """One image: what it is built from, on, and with which roles."""
+
+    description: Annotated[str, Field(min_length=1, max_length=120)]
+    architecture: Literal["x86_64", "arm64"]
+    base: BaseImage
+    instance_type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")]
+    volume: Volume
+    groups: Annotated[list[Name], Field(min_length=1)]
+    roles: Annotated[list[Name], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _role_order(self) -> Image:
+        doubled = sorted({role for role in self.roles if self.roles.count(role) > 1})
+        if doubled:
+            raise ValueError(f"roles listed twice: {', '.join(doubled)}")
+        if self.roles[-1] != LAST_ROLE:
+            raise ValueError(f"the last role must be {LAST_ROLE}, not {self.roles[-1]}")
+        return self
+
+
+class Catalog(_Strict):
+    """All images by name."""
+
+    images: Annotated[dict[Name, Image], Field(min_length=1)]
+
+
+def load(path: Path) -> Catalog:
+    """Read the table.
+
+    Raises:
+        ImagesError: it cannot be read, or has a field that is unknown, missing or wrong; each is named.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise ImagesError(f"{path} cannot be read: {error}") from error
+    try:
+        return Catalog.model_validate(data)
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(str(part) for part in problem['loc']) or 'the table'}: "
+            + ("unknown field" if problem["type"] == "extra_forbidden" else problem["msg"])
+            for problem in error.errors()
+        ]
+        raise ImagesError(f"{path}: " + "; ".join(problems)) from error
+
+
+def check_catalog(path: Path) -> list[Refusal]:
+    """The table can be read and has no field that nothing knows."""
+    try:
+        load(path)
+    except ImagesError as error:
+        return [Refusal("bad-image-table", str(error), "Mend it; its head explains each field")]
+    return []
+
+
+def check_image(name: str, catalog: Catalog, roles: Path) -> list[Refusal]:
+    """The table has that image, and the repository every role of it."""
+    if name not in catalog.images:
+        return [
+            Refusal(
+                "unknown-image",
+                f"packer/images.yml has no image {name!r}",
+                f"Name one of {', '.join(sorted(catalog.images))}, or add it to the table",
+            )
+        ]
+    known = sorted(path.parent.parent.name for path in roles.glob("*/tasks/install.yml"))
+    refusals = []
+    for role in catalog.images[name].roles:
+        if role in known:
+            continue
+        near = difflib.get_close_matches(role, known, n=1)
+        refusals.append(
+            Refusal(
+                "unknown-role",
+                f"image {name} lists the role {role!r}, but there is no {roles / role}/tasks/install.yml",
+                f"Write {near[0]!r} if that is meant" if near else f"Known roles: {', '.join(known)}",
+            )
+        )
+    return refusals
+
+
+def refusals(name: str, variables: Iterable[str], repository: Path = preflight.REPOSITORY) -> list[Refusal]:
+    """Everything that speaks against baking the image ``name`` with variables of these names."""
+    path = repository / "packer" / "images.yml"
+    roles = repository / "roles"
+    if found := check_catalog(path):
+        return found
+    options = preflight.role_options(roles)
+    playbooks = preflight.playbook_options(repository / "inventories/aws/group_vars/all.yml")
+    return [
+        *check_image(name, load(path), roles),
+        *preflight.check_variables(variables, options, playbooks | PLAYBOOK_VARIABLES),
+    ]
