@@ -115,6 +115,17 @@ variable "commit" {
   }
 }
 
+variable "extra_tags" {
+  description = "Further tags for the image, its snapshots and the builder, as a map, such as {team = \"search\"}."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = length([for k in keys(var.extra_tags) : k if can(regex("^aws:", k))]) == 0
+    error_message = "The extra_tags must not begin with aws:, which Amazon keeps to itself."
+  }
+}
+
 variable "inventory" {
   description = "Directory or file of an inventory that overrides inventories/image (same groups: its group_vars/all.yml, group_vars/x86.yml)."
   type        = string
@@ -220,7 +231,7 @@ locals {
   # Graviton families have a g after the generation (m7g, c7gn, g5g); a1 was the first.
   type_architecture = can(regex("^(a1|[a-z]+[0-9]+[a-z-]*g[a-z0-9-]*)[.]", local.instance_type)) ? "arm64" : "x86_64"
 
-  tags = {
+  tags = merge(var.extra_tags, {
     "ingot:image"          = local.name
     "ingot:commit"         = local.commit
     "ingot:vllm"           = local.versions.vllm
@@ -229,7 +240,7 @@ locals {
     "ingot:base-image"     = "{{ .SourceAMI }}"
     "ingot:base-name"      = "{{ .SourceAMIName }}"
     "ingot:packer-version" = "{{ packer_version }}"
-  }
+  })
 
   # Validation blocks see one variable each. What concerns two of them, or the table, is refused here: Packer has no
   # other means than a function that fails, and of those `file` repeats its argument as it is.
