@@ -1,7 +1,7 @@
 """Refusals: everything that can be known to fail is refused by name before anything is changed.
 
-Each check takes plain data and returns the refusals it found, none when all is well, so that a person sees all of
-them at once. The faces are the filters of ``plugins/filter/ingot_preflight.py`` and ``ingot rehearse``.
+Each check takes plain data and returns the refusals it found, none when all is well, so that a person sees
+all of them at once. Its faces are the filters of ``plugins/filter/ingot_preflight.py`` and ``ingot rehearse``.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ from typing import Any
 
 import yaml
 
-from ingot import instance_types
+from ingot import instance_types, models, sizing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+CATALOG = REPOSITORY / "files" / "models.yml"
 GIB = 1 << 30
 
+# Disk, as measured on the x86 image: the system after the bake, and the virtual environment with bytecode.
+SYSTEM_BYTES = 3 * GIB
+VENV_BYTES = 4 * GIB
+SPARE = 1.2  # of weights: a download next to what it replaces, and caches
+SPARE_BYTES = GIB  # journal, compile caches
+
 SERVING_MODES = ("ray_serve", "vllm")
-UNITS = frozenset(
-    f"{name}.service" for name in ("ray-head", "ray-worker", "vllm", "ingot-serve", "haproxy")
-)
+UNITS = frozenset(f"{name}.service" for name in ("ray-head", "ray-worker", "vllm", "ingot-serve", "haproxy"))
 """The units that Ingot runs: a port that one of them holds is not taken by somebody else."""
 
 MINIMUM_KEY_LENGTH = 16
@@ -32,7 +37,6 @@ PLACEHOLDER = re.compile(
     r"|^(sk-)?x+$|\.\.\.|<.*>|(?P<same>.)(?P=same){7,}|^(sk-)?(test|key|token|dummy)",
     re.IGNORECASE,
 )
-MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ def report(refusals: Iterable[Refusal]) -> str:
     return "\n".join([f"Refused: {count} in the way. Nothing was changed.", *lines])
 
 
-# --- the inventory ------------------------------------------------------------------------------------------------
+# --- the inventory ------------------------------------------------------------------------------------------
 
 
 def check_topology(
@@ -68,7 +72,7 @@ def check_topology(
             Refusal(
                 "no-nodes",
                 f"the inventory has no running node of cluster {cluster!r}",
-                "Launch it (ansible-playbook playbooks/launch.yml), or name another with INGOT_CLUSTER, and check"
+                "Launch it (ansible-playbook playbooks/launch.yml), or name another with INGOT_CLUSTER, and see"
                 " that AWS_REGION is the region it runs in",
             )
         ]
@@ -78,7 +82,7 @@ def check_topology(
             Refusal(
                 "no-head",
                 f"no node is in group ray_head ({len(workers)} in ray_worker)",
-                "Tag exactly one instance ingot:role=head, or put one host into ray_head in a static inventory",
+                "Tag exactly one instance ingot:role=head, or put one host into ray_head of a static inventory",
             )
         )
     if len(heads) > 1:
@@ -119,7 +123,7 @@ def check_topology(
     return refusals
 
 
-# --- variables ----------------------------------------------------------------------------------------------------
+# --- variables ----------------------------------------------------------------------------------------------
 
 
 def role_options(roles: Path = REPOSITORY / "roles") -> dict[str, frozenset[str]]:
@@ -141,7 +145,7 @@ def playbook_options(defaults: Path = REPOSITORY / "inventories/aws/group_vars/a
 def check_variables(
     names: Iterable[str], roles: Mapping[str, frozenset[str]], playbooks: frozenset[str]
 ) -> list[Refusal]:
-    """No variable that looks like one of ours and is none: a mistyped name would be ignored without a word."""
+    """No variable looks like one of ours and is none: a mistyped name would be ignored without a word."""
     known = playbooks.union(*roles.values()) if roles else playbooks
     prefixes = {f"{role}_" for role in roles} | {"launch_", "destroy_", "ingot_"}
     refusals = []
@@ -214,7 +218,7 @@ def check_api_key(path: Path) -> list[Refusal]:
         return [
             Refusal(
                 "unusable-api-key",
-                f"the key in {path} has characters that an Authorization header cannot carry (or several lines)",
+                f"the key in {path} has characters that no Authorization header carries (or several lines)",
                 make,
             )
         ]
@@ -223,30 +227,33 @@ def check_api_key(path: Path) -> list[Refusal]:
     return []
 
 
-def check_model_id(model: str, catalog: Iterable[str]) -> list[Refusal]:
-    """The id stays within the model store, and we know its weights."""
-    if not MODEL_ID.fullmatch(model) or ".." in model:
+def check_model_id(model: str, catalog: models.Catalog) -> list[Refusal]:
+    """The id stays within the model store, and the catalogue knows its weights."""
+    try:
+        models.check_model_id(model)
+    except models.ModelError as error:
         return [
             Refusal(
                 "model-id-escapes",
-                f"{model!r} is no model id: as a path it could leave the model store",
-                "Write it as <organisation>/<name>, letters, digits, dot, dash and underscore only",
+                str(error),
+                "Write it as <owner>/<name>, letters, digits, dot, dash and underscore only",
             )
         ]
-    names = list(catalog)
-    if model in names:
+    if model in catalog.models:
         return []
-    near = difflib.get_close_matches(model, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(model, catalog.models, n=1, cutoff=0.5)
     return [
         Refusal(
             "unknown-model",
-            f"the catalogue (files/models.yml) has no model {model!r}",
-            f"Write {near[0]!r} if that is meant" if near else "Add it there with the hashes of its files",
+            f"the catalogue of models has no {model!r}",
+            f"Write {near[0]!r} if that is meant"
+            if near
+            else f"Make its entry in files/models.yml with: ingot models lock {model}",
         )
     ]
 
 
-# --- nodes and instance types -------------------------------------------------------------------------------------
+# --- nodes and instance types -------------------------------------------------------------------------------
 
 
 def check_architecture(what: str, found: str, image: str, wanted: str) -> list[Refusal]:
@@ -279,31 +286,49 @@ def check_python(host: str, found: str, minimum: tuple[int, int], core: str) -> 
         Refusal(
             "python-too-old",
             f"{host} has Python {found}; the modules of ansible-core {core} need {need} or newer",
-            "Launch the node from an Ingot image, or install a newer Python and set ansible_python_interpreter",
+            "Launch it from an Ingot image, or install a newer Python and set ansible_python_interpreter",
         )
     ]
 
 
-def check_memory(what: str, memory: int, needed: int, model: str) -> list[Refusal]:
-    if memory >= needed:
-        return []
-    return [
-        Refusal(
-            "model-does-not-fit",
-            f"{what} has {memory / GIB:.1f} GiB of memory, {model} needs {needed / GIB:.1f} GiB"
-            " (weights, KV cache and overhead)",
-            "Choose a larger instance type or a smaller model",
+def check_memory(
+    what: str, host: sizing.Host, model_id: str, model: models.Model, serving: Mapping[str, Any]
+) -> list[Refusal]:
+    """Weights, KV cache and overhead against the memory; ``serving`` are the variables of that role."""
+    try:
+        sizing.size(
+            host,
+            sizing.Model(
+                model_id=model_id,
+                weight_bytes=model.shape.weight_bytes,
+                layers=model.shape.layers,
+                kv_heads=model.shape.kv_heads,
+                head_dim=model.shape.head_dim,
+                max_positions=model.shape.max_model_len,
+                dtype=model.dtype,
+            ),
+            mode=serving["serving_mode"],
+            max_model_len=serving.get("serving_max_model_len"),
+            max_num_seqs=serving.get("serving_max_num_seqs"),
+            kv_cache_bytes=serving.get("serving_kv_cache_memory_bytes"),
         )
-    ]
+    except sizing.SizingError as error:
+        why, _, helps = str(error).partition(" What helps: ")
+        name = (
+            "model-does-not-fit" if isinstance(error, sizing.ModelDoesNotFitError) else "sizing-contradicts"
+        )
+        do = helps.rstrip(".").capitalize() or "Correct that variable"
+        return [Refusal(name, f"{what}: {why.rstrip('.')}", do)]
+    return []
 
 
-def check_disk(what: str, free: int, needed: int, parts: str) -> list[Refusal]:
-    if free >= needed:
+def check_disk(what: str, size: int, needed: int, parts: str) -> list[Refusal]:
+    if size >= needed:
         return []
     return [
         Refusal(
             "disk-too-small",
-            f"{what} has {free / GIB:.1f} GiB free on disk, {needed / GIB:.1f} GiB are needed ({parts})",
+            f"{what} has {size / GIB:.1f} GiB, {needed / GIB:.1f} GiB are needed ({parts})",
             "Set launch_volume_gib higher and launch again, or free space",
         )
     ]
@@ -376,11 +401,11 @@ def check_packer(found: str, minimum: str) -> list[Refusal]:
     ]
 
 
-# --- what a node says of itself -----------------------------------------------------------------------------------
+# --- what a node says of itself -----------------------------------------------------------------------------
 
 
 def parse_probe(text: str) -> dict[str, Any]:
-    """Read the answer of ``playbooks/files/probe.sh``: lines of ``key value``; ``port`` may come several times."""
+    """Read the answer of ``playbooks/files/probe.sh``: a ``key value`` a line."""
     answer: dict[str, Any] = {"ports": [], "paths": []}
     for line in text.splitlines():
         key, _, value = line.strip().partition(" ")
@@ -394,7 +419,7 @@ def parse_probe(text: str) -> dict[str, Any]:
     return answer
 
 
-# --- the faces: everything that speaks against a launch, a cluster, a node ----------------------------------------
+# --- the faces: everything that speaks against a launch, a cluster, a node ----------------------------------
 
 
 def variable_refusals(variables: Mapping[str, Any]) -> list[Refusal]:
@@ -409,12 +434,13 @@ def launch_refusals(
     """``images`` and ``subnets`` are what EC2 found for what was asked."""
     if refusals := variable_refusals(variables):
         return refusals  # the rest reads them
+    catalog = models.load_catalog(CATALOG)
     type_name = str(variables["launch_instance_type"])
     refusals = [
         *check_cidr("launch_ssh_cidr", variables["launch_ssh_cidr"]),
         *check_cidr("launch_client_cidr", variables["launch_client_cidr"]),
         *check_instance_type(type_name),
-        *check_model_id(variables["serving_model_id"], models.catalog()),
+        *check_model_id(variables["serving_model_id"], catalog),
     ]
     if not subnets:
         refusals.append(
@@ -445,6 +471,100 @@ def launch_refusals(
             )
         ]
     chosen = instance_types.get(type_name)
+    model_id = variables["serving_model_id"]
+    model = catalog.models[model_id]
+    volume = int(variables["launch_volume_gib"]) * GIB
+    image_volume = max(
+        (int(device["ebs"].get("volume_size") or 0) for device in image["block_device_mappings"]), default=0
+    )
     return [
-        *check_architecture(f"instance type {type_name}", chosen.arch, image["image_id"], image["architecture"]),
+        *check_architecture(
+            f"instance type {type_name}", chosen.arch, image["image_id"], image["architecture"]
+        ),
+        *check_memory(
+            f"instance type {type_name}",
+            sizing.Host(chosen.vcpu, chosen.memory_bytes),
+            model_id,
+            model,
+            variables,
+        ),
+        *check_disk(
+            "launch_volume_gib", volume, image_volume * GIB, f"the image's own volume: {image['image_id']}"
+        ),
+        *check_disk(
+            "launch_volume_gib",
+            volume,
+            SYSTEM_BYTES + VENV_BYTES + int(model.size * SPARE),
+            f"system, virtual environment, {model_id} and a fifth to spare",
+        ),
     ]
+
+
+def cluster_refusals(variables: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> list[Refusal]:
+    """What speaks against configuring this cluster, as far as the controller alone can tell.
+
+    ``variables`` maps each host of the inventory to its variables.
+    """
+    image_groups = {group for image in _images().values() for group in image["groups"]}
+    nodes = sorted({*groups.get("ray_head", []), *groups.get("ray_worker", [])})
+    refusals: list[Refusal] = []
+    for host in nodes or ["localhost"]:
+        refusals += variable_refusals(variables[host])
+    if refusals:
+        return list(dict.fromkeys(refusals))  # the rest reads them
+    shared = variables[nodes[0] if nodes else "localhost"]
+    return [
+        *check_topology(groups, image_groups, shared["cluster_name"]),
+        *check_serving_mode(shared["serving_mode"]),
+        *check_api_key(Path(shared["ingot_api_key_file"])),
+        *check_model_id(shared["serving_model_id"], models.load_catalog(CATALOG)),
+    ]
+
+
+def node_refusals(
+    probe: str,
+    host: str,
+    variables: Mapping[str, Any],
+    ports: Mapping[str, str],
+    minimum: Sequence[int],
+    core: str,
+) -> list[Refusal]:
+    """What speaks against configuring one node, from its answer to ``playbooks/files/probe.sh``.
+
+    ``ports`` maps each port that the node would listen on to who wants it.
+    """
+    answer = parse_probe(probe)
+    catalog = models.load_catalog(CATALOG)
+    model_id = variables["serving_model_id"]
+    model = catalog.models[model_id]
+    groups = variables["group_names"]
+    image, wanted = next(
+        (name, image["architecture"])
+        for name, image in _images().items()
+        if set(image["groups"]) & set(groups)
+    )
+    needed, parts = SPARE_BYTES, ["1 GiB to spare"]
+    for path, size, part in (
+        (f"/opt/ingot/models/{model_id}", int(model.size * SPARE), model_id),
+        ("/opt/ingot/venvs/vllm", VENV_BYTES, "virtual environment"),
+    ):
+        if path not in answer["paths"]:
+            needed += size
+            parts.append(part)
+    return [
+        *check_python(host, answer["python"], (minimum[0], minimum[1]), core),
+        *check_architecture(host, answer["machine"], image, wanted),
+        *check_memory(
+            host, sizing.Host(int(answer["cores"]), int(answer["memory"])), model_id, model, variables
+        ),
+        *check_disk(
+            f"free space on the root disk of {host}", int(answer["disk"]), needed, " and ".join(parts)
+        ),
+        *check_ports(host, {int(port): who for port, who in ports.items()}, answer["ports"]),
+    ]
+
+
+def _images() -> dict[str, Any]:
+    # Not through ingot.images, which builds on this module.
+    table: dict[str, Any] = yaml.safe_load((REPOSITORY / "packer/images.yml").read_text(encoding="utf-8"))
+    return dict(table["images"])

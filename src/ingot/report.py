@@ -1,0 +1,100 @@
+"""What the playbooks print: lines of text from what EC2 and the nodes answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ingot import instance_types
+
+QUESTION = "What is the capital of France?"
+"""What site.yml and `ingot rehearse` ask the endpoint."""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Left-aligned columns as wide as their widest cell."""
+    cells = [[str(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def price(types: Sequence[str]) -> str:
+    """The sum of list prices, or why there is none."""
+    prices = [
+        instance_types.load()[name].usd_hour if name in instance_types.load() else None for name in types
+    ]
+    known = [figure for figure in prices if figure is not None]
+    if not known:
+        return "price: not in files/instance-types.csv"
+    total = (
+        f"price: ${sum(known):.4f} an hour while they run ({instance_types.PRICE_BASIS}; volumes come on top)"
+    )
+    return (
+        total
+        if len(known) == len(prices)
+        else f"{total}, without {len(prices) - len(known)} of unknown price"
+    )
+
+
+def launched(instances: Sequence[Mapping[str, Any]], image: Mapping[str, Any]) -> list[str]:
+    """What launch.yml says at the end; instances of another image than the newest are marked."""
+    rows = [
+        (
+            node["tags"].get("Name", ""),
+            node["instance_id"],
+            node["instance_type"],
+            node["private_ip_address"],
+            node.get("public_ip_address") or "-",
+            node["image_id"] + ("" if node["image_id"] == image["image_id"] else " (not the newest)"),
+        )
+        for node in sorted(
+            instances, key=lambda node: (node["tags"].get("ingot:role", ""), node["instance_id"])
+        )
+    ]
+    return [
+        *table(("name", "instance", "type", "private", "public", "image"), rows),
+        price([node["instance_type"] for node in instances]),
+        "next: ansible-playbook site.yml; to end it: ansible-playbook playbooks/destroy.yml",
+    ]
+
+
+def to_destroy(
+    instances: Sequence[Mapping[str, Any]],
+    templates: Sequence[Mapping[str, Any]],
+    groups: Sequence[Mapping[str, Any]],
+    keys: Sequence[Mapping[str, Any]],
+) -> list[str]:
+    """What destroy.yml would remove, a line each; none when nothing is left."""
+    lines = [
+        f"instance {node['instance_id']} {node['tags'].get('Name', '')}"
+        f" ({node['instance_type']}, {node['private_ip_address']}, {node['state']['name']})"
+        for node in instances
+    ]
+    lines += [
+        f"launch template {item['launch_template_id']} {item['launch_template_name']}" for item in templates
+    ]
+    lines += [f"security group {item['group_id']} {item['group_name']}" for item in groups]
+    lines += [f"key pair {item['key_pair_id']} {item['key_name']}" for item in keys]
+    return lines
+
+
+def answered(
+    nodes: Sequence[Mapping[str, str]], url: str, model: str, key_file: str, answer: Mapping[str, Any]
+) -> list[str]:
+    """What site.yml says at the end. The command works as printed, wherever the gateway can be reached."""
+    rows = [(node["name"], node["role"], node["address"], node["type"]) for node in nodes]
+    request = {"model": model, "messages": [{"role": "user", "content": QUESTION}]}
+    return [
+        *table(("node", "role", "address", "type"), rows),
+        f"endpoint: {url}/v1",
+        f"model: {model}",
+        f"key: in {key_file}",
+        f"asked: {QUESTION}",
+        f"answered: {answer['choices'][0]['message']['content'].strip()}",
+        f'try: curl -s {url}/v1/chat/completions -H "Authorization: Bearer $(cat {key_file})"'
+        f" -H 'Content-Type: application/json' -d '{json.dumps(request)}'",
+    ]
