@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from steps import ROOT, seconds
+from steps import ROOT, seconds, tracked
 
 BIN = ROOT / ".venv/bin"
 REGION = "ci"
@@ -59,18 +59,6 @@ def tool(name: str, *args: str) -> tuple[str, ...]:
 def in_region(*argv: str) -> tuple[str, ...]:
     """A command put into the local region."""
     return tool("ingot", "local", "run", "--", *argv)
-
-
-def tracked(*patterns: str) -> list[str]:
-    """Files that git knows or would add, by pathspec."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *patterns],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    return sorted({name for name in listed.split("\0") if name and (ROOT / name).is_file()})
 
 
 def shell_scripts() -> list[str]:
@@ -153,7 +141,9 @@ class Runner:
                 os.killpg(child.pid, sent)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(patience)
-                return
+                break
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # what the command itself left behind
 
     def run(self, check: Check) -> bool:
         """Run one command to its end, or to its limit."""

@@ -90,6 +90,18 @@ def run(
     return result.stdout or ""
 
 
+def tracked(*patterns: str) -> list[str]:
+    """Files that git knows or would add, by pathspec."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *patterns],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return sorted({name for name in listed.split("\0") if name and (ROOT / name).is_file()})
+
+
 def fail(problem: ToolError) -> int:
     """Say what went wrong, where a person looks for it."""
     print(f"failed: {problem}", file=sys.stderr, flush=True)
