@@ -3,10 +3,10 @@
 
     ldd_sweep.py [--allow PATTERN]... DIRECTORY...
 
-Python hides the cause of a failed import behind many others (an engine that cannot load its extension may say so
-only as a missing attribute, in one worker's log). The dynamic linker knows it at once, so it is asked for every
-ELF file of this machine's kind. A library that lies somewhere below the same directory is not missing: packages
-load such ones themselves (torch's, for the extensions built on it).
+Python hides the cause of a failed import behind many others (an engine that cannot load its extension may say
+so only as a missing attribute, in one worker's log). The dynamic linker knows it at once, so it is asked for
+every ELF file of this machine's kind. A library that lies somewhere below the same directory is not missing:
+packages load such ones themselves (torch's, for the extensions built on it).
 
 Exit status: 0 nothing missing, 1 something, 2 wrong usage.
 """
