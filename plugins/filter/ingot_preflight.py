@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ansible.errors import AnsibleFilterError
+from ansible.module_utils.basic import _PY_MIN
+from ansible.release import __version__ as core_version
 
 try:
     from ingot import preflight, report
@@ -13,6 +18,23 @@ except ImportError as error:  # an ansible-playbook from outside the project's e
     ) from error
 
 
+def node_refusals(
+    probe: str, host: str, variables: Mapping[str, Any], ports: Mapping[str, str]
+) -> list[preflight.Refusal]:
+    """The node's Python is held against what the modules of this very ansible-core need."""
+    return preflight.node_refusals(probe, host, variables, ports, _PY_MIN, core_version)
+
+
+def question(model: str) -> dict[str, Any]:
+    """The request that site.yml ends with."""
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": report.QUESTION}],
+        "max_tokens": 32,
+        "temperature": 0,
+    }
+
+
 class FilterModule:
     """Filters of playbooks/{site,launch,destroy}.yml."""
 
@@ -21,7 +43,8 @@ class FilterModule:
             "ingot_refusal_report": preflight.report,
             "ingot_variable_refusals": preflight.variable_refusals,
             "ingot_cluster_refusals": preflight.cluster_refusals,
-            "ingot_node_refusals": preflight.node_refusals,
+            "ingot_node_refusals": node_refusals,
+            "ingot_question": question,
             "ingot_launch_refusals": preflight.launch_refusals,
             "ingot_launch_report": report.launched,
             "ingot_destroy_list": report.to_destroy,

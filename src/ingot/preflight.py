@@ -1,7 +1,7 @@
 """Refusals: everything that can be known to fail is refused by name before anything is changed.
 
 Each check takes plain data and returns the refusals it found, none when all is well, so that a person sees
-all of them at once. Its faces are the filters of ``plugins/filter/ingot_preflight.py`` and ``ingot rehearse``.
+all of them at once. The filters of ``plugins/filter/ingot_preflight.py`` and ``ingot rehearse`` call them.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def check_topology(
             Refusal(
                 "no-nodes",
                 f"the inventory has no running node of cluster {cluster!r}",
-                "Launch it (ansible-playbook playbooks/launch.yml), or name another with INGOT_CLUSTER, and see"
-                " that AWS_REGION is the region it runs in",
+                "Launch it (ansible-playbook playbooks/launch.yml), or name another with INGOT_CLUSTER;"
+                " AWS_REGION must be the region it runs in",
             )
         ]
     refusals = []
@@ -82,7 +82,7 @@ def check_topology(
             Refusal(
                 "no-head",
                 f"no node is in group ray_head ({len(workers)} in ray_worker)",
-                "Tag exactly one instance ingot:role=head, or put one host into ray_head of a static inventory",
+                "Tag exactly one instance ingot:role=head, or put one host into ray_head (static inventory)",
             )
         )
     if len(heads) > 1:
@@ -422,10 +422,18 @@ def parse_probe(text: str) -> dict[str, Any]:
 # --- the faces: everything that speaks against a launch, a cluster, a node ----------------------------------
 
 
-def variable_refusals(variables: Mapping[str, Any]) -> list[Refusal]:
-    """Names that nothing reads, and names that the playbooks read and nobody set."""
-    needed = playbook_options()
-    return [*check_variables(variables, role_options(), needed), *check_missing(variables, needed)]
+def variable_refusals(variables: Mapping[str, Any], *, launching: bool = True) -> list[Refusal]:
+    """Names that nothing reads, and names that the playbooks read and nobody set.
+
+    Without ``launching``, as with a static inventory, what only launch.yml reads may be absent.
+    """
+    known = playbook_options()
+    needed = {
+        name
+        for name in known
+        if launching or not (name.startswith("launch_") or name in ("ingot_ssh_key", "ingot_connect"))
+    }
+    return [*check_variables(variables, role_options(), known), *check_missing(variables, needed)]
 
 
 def launch_refusals(
@@ -509,7 +517,7 @@ def cluster_refusals(variables: Mapping[str, Any], groups: Mapping[str, Sequence
     nodes = sorted({*groups.get("ray_head", []), *groups.get("ray_worker", [])})
     refusals: list[Refusal] = []
     for host in nodes or ["localhost"]:
-        refusals += variable_refusals(variables[host])
+        refusals += variable_refusals(variables[host], launching=False)
     if refusals:
         return list(dict.fromkeys(refusals))  # the rest reads them
     shared = variables[nodes[0] if nodes else "localhost"]

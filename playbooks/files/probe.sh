@@ -1,0 +1,24 @@
+# What the preflight wants to know of a node, one fact a line. Run by `raw`, for it must work with no Python at all.
+# Wants PORTS (what this node would listen on) and PATHS (what would not be fetched again) as assignments before it.
+echo "machine $(uname -m)"
+echo "cores $(nproc)"
+echo "python $(/usr/bin/python3 -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null)"
+
+# Arithmetic is the shell's: awk's is 32 bits wide in some.
+memory=$(($(awk '$1 == "MemTotal:" { print $2 }' /proc/meminfo) * 1024))
+limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null)
+case $limit in '' | max) ;; *) [ "$limit" -lt "$memory" ] && memory=$limit ;; esac
+echo "memory $memory"
+echo "disk $(($(df -Pk / | awk 'NR == 2 { print $4 }') * 1024))"
+
+for path in $PATHS; do
+    [ -e "$path" ] && echo "path $path"
+done
+
+# Who listens: `ss` prints users:(("haproxy",pid=812,fd=7)); the cgroup of that process ends in its unit.
+for port in $PORTS; do
+    ss -Hltnp "sport = :$port" 2>/dev/null | sed -n 's/.*users:(("\([^"]*\)",pid=\([0-9]*\).*/\1 \2/p' |
+        sort -u | while read -r process pid; do
+        echo "port $port $process $(sed -n 's|.*/\([^/]*\.\(service\|scope\)\).*|\1|p' "/proc/$pid/cgroup" | head -n 1)"
+    done
+done
