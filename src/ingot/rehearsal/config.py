@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,19}")
 GIB = 1 << 30
+CHECKOUT = Path(__file__).resolve().parents[3]  # Ingot is run from its checkout: playbooks, roles and files are there
 
 
 class SettingsError(ValueError):
@@ -60,11 +61,10 @@ class Settings(BaseModel):
                 values[field] = env[variable]
         try:
             return cls.model_validate(values)
-        except ValueError as error:
+        except ValidationError as error:
             named = {field: variable for variable, field in _VARIABLES.items()}
-            details = getattr(error, "errors", list)()
-            text = "; ".join(f"{named.get(str(d['loc'][0]), d['loc'][0])}: {d['msg']}" for d in details)
-            raise SettingsError(text or str(error)) from error
+            text = "; ".join(f"{named[str(detail['loc'][0])]}: {detail['msg']}" for detail in error.errors())
+            raise SettingsError(text) from error
 
     @property
     def state(self) -> Path:

@@ -1,12 +1,70 @@
-"""Machines: systemd-nspawn on overlays, the implementation of ``model.MachineHost``."""
+"""Machines: systemd-nspawn on overlays, the implementation of ``model.MachineHost``.
+
+One machine is a directory in the state (its record, its root's upper layer, its console) and, while it is on, a
+directory in the runtime (mount points, what its hypervisor shows it), a cgroup and a tree of processes below one
+``unshare``: see launch.sh and boot.sh.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from ingot.rehearsal.config import Settings
-from ingot.rehearsal.model import Machine, MachineState
-from ingot.rehearsal.network import Network
+from pydantic import BaseModel
+
+from ingot.rehearsal.cgroups import Group, Limits, RegionGroups
+from ingot.rehearsal.config import GIB, Settings
+from ingot.rehearsal.layers import LayerStore, link_layers, remove_tree, write_atomically
+from ingot.rehearsal.model import Machine, MachineError, MachineState, NoCapacity
+from ingot.rehearsal.network import Network, link_name
+from ingot.rehearsal.waiting import wait_for
+
+BOOT_TIMEOUT = 60.0  # until the machine's init runs; its own start-up is not waited for
+STOP_TIMEOUT = 90.0  # then the plug is pulled, as EC2 does
+CONSOLE_BYTES = 64 << 10
+LEAST_FREE_DISK = 2 * GIB
+REFRESH_SECONDS = 2.0
+_RESUME_AT_ONCE = 4
+_HERE = Path(__file__).parent
+_UNSHARE = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc")
+# What a virtual machine's services may do and systemd-nspawn refuses by default: lock memory, keyrings, BPF, perf.
+_NSPAWN_OPTIONS = (
+    "--capability=CAP_IPC_LOCK,CAP_BPF,CAP_PERFMON,CAP_SYSLOG",
+    "--system-call-filter=@keyring @memlock bpf perf_event_open",
+)
+
+
+class _Record(BaseModel):
+    """What is kept of a machine over the daemon's life."""
+
+    machine: Machine
+    layers: tuple[
+        Path, ...
+    ]  # below its upper layer now: more than it was launched from once it has been frozen
+    should_run: bool = True
+
+
+@dataclass
+class _Live:
+    """A machine that this process knows: its record, its state and, while it is on, its processes."""
+
+    record: _Record
+    state: MachineState
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    process: subprocess.Popen[bytes] | None = None
+    init: int | None = None
 
 
 class NspawnHost:
@@ -15,48 +73,452 @@ class NspawnHost:
     def __init__(self, settings: Settings, network: Network | None = None) -> None:
         self.settings = settings
         self.network = network or Network(settings)
+        self._groups = RegionGroups(settings.cgroup)
+        self._layers = LayerStore(settings.snapshots)
+        self._machines: dict[str, _Live] = {}
+        self._lock = (
+            threading.RLock()
+        )  # of the table of machines; taken after a machine's own lock, never before
+        self._closing = threading.Event()
+        for path in sorted(settings.instances.glob("*/machine.json")):
+            record = self._mend(_Record.model_validate_json(path.read_text()))
+            self._machines[record.machine.instance_id] = _Live(record, MachineState.STOPPED)
+        for unfinished in settings.instances.glob("*"):  # of a launch or a terminate that was cut short
+            if unfinished.name not in self._machines:
+                remove_tree(unfinished)
+        threading.Thread(target=self._refresh, name="machines", daemon=True).start()
 
     def resume(self) -> list[str]:
-        """Start the machines again that ran when the last daemon ended; ids that could not be started are left stopped.
+        """Start the machines that ran when the last daemon ended; those that do not start are left stopped.
 
         To be called once by the daemon, before it serves. Returns the ids that run now.
         """
-        raise NotImplementedError
+        wanted = [name for name, live in self._machines.items() if live.record.should_run]
+
+        def start(instance_id: str) -> str | None:
+            try:
+                self.start(instance_id)
+            except (MachineError, NoCapacity) as error:
+                print(f"{instance_id} stays stopped: {error}", flush=True)
+                return None
+            return instance_id
+
+        with ThreadPoolExecutor(_RESUME_AT_ONCE) as pool:
+            return [name for name in pool.map(start, wanted) if name]
 
     def close(self) -> None:
-        """Stop all machines cleanly and in parallel, remembering which ran (SIGTERM of the daemon)."""
-        raise NotImplementedError
+        """Stop all machines cleanly and in parallel, remembering which ran (the daemon's last act)."""
+        self._closing.set()
+        with self._lock:
+            running = [live for live in self._machines.values() if live.process]
+        with ThreadPoolExecutor(max(1, len(running))) as pool:
+            list(pool.map(self._halt_held, running))
 
     def known(self) -> dict[str, Machine]:
         """Every machine that has a root here, running or stopped."""
-        raise NotImplementedError
+        with self._lock:
+            return {name: live.record.machine for name, live in self._machines.items()}
 
     def launch(self, machine: Machine) -> None:
-        raise NotImplementedError
+        live = _Live(_Record(machine=machine, layers=machine.layers), MachineState.PENDING)
+        missing = [str(layer) for layer in machine.layers if not layer.is_dir()]
+        if missing:
+            raise MachineError(f"{machine.instance_id}: its image's layer {missing[0]} is gone")
+        with live.lock:
+            with self._lock:
+                if machine.instance_id in self._machines:
+                    raise MachineError(f"{machine.instance_id} exists already")
+                self._check_capacity(machine)
+                self._machines[machine.instance_id] = live
+            try:
+                (self._state(machine) / "upper").mkdir(parents=True)
+                self._save(live)
+                self._boot(live)
+            except BaseException:
+                self._erase(live)
+                raise
 
     def start(self, instance_id: str) -> None:
-        raise NotImplementedError
+        with self._held(instance_id) as live:
+            if live.process:
+                return
+            with self._lock:
+                self._check_capacity(live.record.machine)
+                live.state = MachineState.PENDING
+            try:
+                self._boot(live)
+            except BaseException:
+                live.state = MachineState.STOPPED
+                self._keep(live, should_run=False)
+                raise
+            self._keep(live, should_run=True)
 
     def stop(self, instance_id: str, *, force: bool = False) -> None:
-        raise NotImplementedError
+        with self._held(instance_id) as live:
+            live.state = MachineState.STOPPING
+            self._halt(live, force=force)
+            self._keep(live, should_run=False)
+            live.state = MachineState.STOPPED
 
     def reboot(self, instance_id: str) -> None:
-        raise NotImplementedError
+        with self._held(instance_id) as live:
+            self._halt(live, force=False)
+            self.start(instance_id)
 
     def terminate(self, instance_id: str) -> None:
-        raise NotImplementedError
+        try:
+            with self._held(instance_id) as live:
+                live.state = MachineState.SHUTTING_DOWN
+                self._halt(live, force=False)
+                self._erase(live)
+        except MachineError:
+            if instance_id in self._machines:
+                raise
 
     def freeze(self, instance_id: str, snapshot_id: str) -> tuple[Path, ...]:
-        raise NotImplementedError
+        with self._held(instance_id) as live:
+            upper = self._state(live.record.machine) / "upper"
+            layers = self._layers.record(snapshot_id, live.record.layers)
+            if live.process:
+                with self._group(live).frozen():
+                    self._layers.copy(upper, snapshot_id)
+            else:
+                # The record first: a kill between these two is mended from it (see _mend)
+                self._keep(live, layers=layers)
+                self._rename_upper(live.record)
+            return layers
 
     def discard(self, layer: Path) -> None:
-        raise NotImplementedError
+        self._layers.discard(layer)
+        self._collect()
 
     def state(self, instance_id: str) -> MachineState:
-        raise NotImplementedError
+        live = self._machines.get(instance_id)
+        return live.state if live else MachineState.TERMINATED
 
     def reachable(self, instance_id: str) -> bool:
-        raise NotImplementedError
+        live = self._machines.get(instance_id)
+        if not live or not live.init or live.state is not MachineState.RUNNING:
+            return False
+        # systemd keeps this file until user sessions may start, which is after basic and network targets
+        if Path(f"/proc/{live.init}/root/run/nologin").exists():
+            return False
+        address = live.record.machine.private_ip
+
+        def answers() -> bool:
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+                probe.settimeout(1)
+                return probe.connect_ex((address, 22)) in (0, errno.ECONNREFUSED)
+
+        return self.network.call(answers)
 
     def console(self, instance_id: str) -> bytes:
-        raise NotImplementedError
+        live = self._machines.get(instance_id)
+        path = self._console(live) if live else None
+        if not path or not path.exists():
+            return b""
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - CONSOLE_BYTES))
+            return log.read()
+
+    # A machine's life
+
+    def _boot(self, live: _Live) -> None:
+        machine = live.record.machine
+        run, group = self._run(machine), self._group(live)
+        self._clear(live)
+        try:
+            for name in ("root", "cgroup", "hypervisor"):
+                (run / name).mkdir(parents=True)
+            (self._state(machine) / "work").mkdir(exist_ok=True)
+            lower = link_layers(live.record.layers, run / "layers")
+            cores = self._choose_cores(machine)
+            group.create(Limits(machine.memory_bytes, machine.vcpus, cores))
+            self._dress(live, cores)
+            self.network.register(machine)
+            environ = {
+                "PATH": os.environ["PATH"],
+                "INGOT_CGROUPS": " ".join(map(str, group.procs)),
+                "INGOT_REGION": str(self.settings.netns_path),
+                "INGOT_LINK": link_name(machine),
+                "INGOT_LOWER": lower,
+                "INGOT_RUN": str(run),
+                "INGOT_STATE": str(self._state(machine)),
+                "INGOT_MAC": machine.mac,
+                "INGOT_NAME": machine.instance_id,
+            }
+            shared_memory = f"--tmpfs=/dev/shm:mode=1777,size={machine.memory_bytes // 2}"
+            with self._console(live).open("ab") as console:
+                live.process = subprocess.Popen(
+                    [*_UNSHARE, str(_HERE / "launch.sh"), *_NSPAWN_OPTIONS, shared_memory],
+                    stdin=subprocess.DEVNULL,
+                    stdout=console,
+                    stderr=subprocess.STDOUT,
+                    env=environ,
+                    start_new_session=True,  # Ctrl-C at a daemon in the foreground is for the daemon
+                )
+            process = live.process
+            started = wait_for(lambda: self._find_init(group) or process.poll() is not None, BOOT_TIMEOUT)
+            live.init = self._find_init(group)
+            if not live.init:
+                why = "its init did not start in time" if started is None else self._last_words(live)
+                raise MachineError(f"{machine.instance_id} did not start: {why} (log: {self._console(live)})")
+        except OSError as error:
+            self._clear(live)
+            raise MachineError(f"{machine.instance_id} did not start: {error}") from error
+        except BaseException:
+            self._clear(live)
+            raise
+        live.state = MachineState.RUNNING
+        threading.Thread(target=self._watch, args=(live, process), daemon=True).start()
+
+    def _halt(self, live: _Live, *, force: bool) -> None:
+        """Switch off; returns when nothing of it runs."""
+        process = live.process
+        if process and not force and (supervisor := _child(process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(supervisor, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_TIMEOUT)
+        self._clear(live)
+
+    def _halt_held(self, live: _Live) -> None:
+        with live.lock:
+            self._halt(live, force=False)
+
+    def _clear(self, live: _Live) -> None:
+        """Remove all that a machine which is on has, whatever of it there is."""
+        group = self._group(live)
+        group.kill()
+        if live.process:
+            live.process.kill()
+            live.process.wait()
+        live.process = live.init = None
+        group.remove()
+        self.network.unlink(live.record.machine)
+        shutil.rmtree(self._run(live.record.machine), ignore_errors=True)
+
+    def _watch(self, live: _Live, process: subprocess.Popen[bytes]) -> None:
+        """Notice when a machine ends by itself (poweroff, a crash, the whole of it out of memory)."""
+        process.wait()
+        with live.lock:
+            if live.process is process:
+                self._clear(live)
+                live.state = MachineState.STOPPED
+                if not self._closing.is_set():
+                    self._keep(live, should_run=False)
+
+    def _erase(self, live: _Live) -> None:
+        machine = live.record.machine
+        self._clear(live)
+        self.network.forget(machine)
+        # The record goes first: what is left of a directory without it is swept by the next daemon
+        (self._state(machine) / "machine.json").unlink(missing_ok=True)
+        with self._lock:
+            self._machines.pop(machine.instance_id, None)
+        remove_tree(self._state(machine))
+        self._collect()
+
+    def _check_capacity(self, machine: Machine) -> None:
+        taken = sum(
+            live.record.machine.memory_bytes
+            for live in self._machines.values()
+            if live.state not in (MachineState.STOPPED, MachineState.TERMINATED)
+        )
+        total = _host_memory() - self.settings.host_reserve_bytes
+        if taken + machine.memory_bytes > total:
+            raise NoCapacity(
+                f"{machine.instance_type} takes {machine.memory_bytes / GIB:.1f} GiB here, of the host's "
+                f"{total / GIB:.1f} GiB for machines {taken / GIB:.1f} are taken: terminate machines, or lower "
+                "INGOT_LOCAL_MEMORY_SCALE"
+            )
+        free = shutil.disk_usage(self.settings.state).free
+        if free < LEAST_FREE_DISK:
+            raise NoCapacity(
+                f"{free / GIB:.1f} GiB are free at {self.settings.state}, a machine needs {LEAST_FREE_DISK / GIB:.0f}: "
+                "remove images, or `ingot local down --purge`"
+            )
+
+    def _choose_cores(self, machine: Machine) -> tuple[int, ...] | None:
+        """The cores that fewest machines use, where the host has more of them than the machine."""
+        available = sorted(os.sched_getaffinity(0))
+        count = max(1, int(machine.vcpus))
+        if count >= len(available):
+            return None
+        load: Counter[int] = Counter()
+        with self._lock:
+            for live in self._machines.values():
+                if live.process:
+                    load.update(
+                        os.sched_getaffinity(live.process.pid) if live.init is None else _affinity(live.init)
+                    )
+        return tuple(sorted(sorted(available, key=lambda core: load[core])[:count]))
+
+    # What the machine sees of its hardware
+
+    def _dress(self, live: _Live, cores: tuple[int, ...] | None) -> None:
+        hypervisor = self._run(live.record.machine) / "hypervisor"
+        # cloud-init takes a machine for an EC2 instance by these three letters
+        (hypervisor / "uuid").write_text(
+            f"ec2{live.record.machine.instance_id[-5:]}-0000-4000-8000-000000000000\n"
+        )
+        shutil.copy(_HERE / "boot.sh", hypervisor / "boot")
+        if cores is not None:
+            (hypervisor / "cpuinfo").write_text(_cpuinfo(len(cores)))
+        self._write_meminfo(live)
+
+    def _write_meminfo(self, live: _Live) -> None:
+        machine = live.record.machine
+        path = self._run(machine) / "hypervisor/meminfo"
+        text = _meminfo(machine.memory_bytes, self._group(live).memory())
+        # In place and always of one length: the machine has this very file mounted, and may be reading
+        with path.open("r+b" if path.exists() else "wb") as meminfo:
+            meminfo.write(text.encode())
+
+    def _refresh(self) -> None:
+        while not self._closing.wait(REFRESH_SECONDS):
+            for live in list(self._machines.values()):
+                if live.process and live.state is MachineState.RUNNING:
+                    with contextlib.suppress(OSError):
+                        self._write_meminfo(live)
+                    if live.init and not Path(f"/proc/{live.init}").exists():
+                        live.init = self._find_init(self._group(live))  # it has rebooted by itself
+
+    # Places and records
+
+    def _state(self, machine: Machine) -> Path:
+        return self.settings.instances / machine.instance_id
+
+    def _run(self, machine: Machine) -> Path:
+        return self.settings.runtime / "machines" / machine.instance_id
+
+    def _console(self, live: _Live) -> Path:
+        return self._state(live.record.machine) / "console.log"
+
+    def _group(self, live: _Live) -> Group:
+        return self._groups.machine(live.record.machine.instance_id)
+
+    def _keep(self, live: _Live, **changes: object) -> None:
+        live.record = live.record.model_copy(update=changes)
+        self._save(live)
+
+    def _save(self, live: _Live) -> None:
+        write_atomically(self._state(live.record.machine) / "machine.json", live.record.model_dump_json())
+
+    def _mend(self, record: _Record) -> _Record:
+        """Finish a freeze that was cut short between writing the record and renaming the upper directory."""
+        if (
+            record.layers
+            and not record.layers[0].exists()
+            and record.layers[0].parent == self.settings.snapshots
+        ):
+            self._rename_upper(record)
+        (self._state(record.machine) / "upper").mkdir(exist_ok=True)
+        return record
+
+    def _rename_upper(self, record: _Record) -> None:
+        upper = self._state(record.machine) / "upper"
+        upper.rename(record.layers[0])
+        upper.mkdir()
+
+    def _collect(self) -> None:
+        with self._lock:
+            used = {layer for live in self._machines.values() for layer in live.record.layers}
+            self._layers.collect(used)
+
+    @contextmanager
+    def _held(self, instance_id: str) -> Iterator[_Live]:
+        with self._lock:
+            live = self._machines.get(instance_id)
+        if live is None:
+            raise MachineError(f"{instance_id} is not a machine of this region")
+        with live.lock:
+            if instance_id not in self._machines:
+                raise MachineError(f"{instance_id} has been terminated meanwhile")
+            yield live
+
+    def _find_init(self, group: Group) -> int | None:
+        """Host's process id of the machine's init, once boot.sh has handed over to it."""
+        for pid in group.pids():
+            with contextlib.suppress(OSError):
+                # one id for each nested namespace: the host's, that of `unshare`, the machine's own
+                ids = _status(pid, "NSpid")
+                if len(ids) == 3 and ids[2] == "1" and b"hypervisor/boot" not in _cmdline(pid):
+                    return pid
+        return None
+
+    def _last_words(self, live: _Live) -> str:
+        lines = [
+            line
+            for line in self.console(live.record.machine.instance_id).decode(errors="replace").splitlines()
+            if line.strip()
+        ]
+        return lines[-1] if lines else "it said nothing"
+
+
+def _child(pid: int) -> int | None:
+    with contextlib.suppress(OSError):
+        if children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            return int(children[0])
+    return None
+
+
+def _status(pid: int, name: str) -> list[str]:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return line.split()[1:]
+    return []
+
+
+def _cmdline(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def _affinity(pid: int) -> set[int]:
+    try:
+        return os.sched_getaffinity(pid)
+    except ProcessLookupError:
+        return set()
+
+
+def _host_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _meminfo(limit: int, counters: dict[str, int]) -> str:
+    """/proc/meminfo of a machine with ``limit`` bytes, of which its cgroup has used what the counters say."""
+    get: Callable[[str], int] = lambda name: counters.get(name, 0)  # noqa: E731
+    free = max(0, limit - get("usage"))
+    values = {
+        "MemTotal": limit,
+        "MemFree": free,
+        "MemAvailable": min(limit, free + get("inactive_file") + get("active_file")),
+        "Buffers": 0,
+        "Cached": get("file"),
+        "SwapCached": 0,
+        "Active": get("active_file") + get("active_anon"),
+        "Inactive": get("inactive_file") + get("inactive_anon"),
+        "SwapTotal": 0,
+        "SwapFree": 0,
+        "Dirty": get("file_dirty"),
+        "Writeback": get("file_writeback"),
+        "AnonPages": get("anon"),
+        "Mapped": get("file_mapped"),
+        "Shmem": get("shmem"),
+        "Slab": get("slab"),
+        "CommitLimit": limit,
+        "Committed_AS": get("anon"),
+    }
+    lines = [f"{name + ':':<16}{value // 1024:>12} kB" for name, value in values.items()]
+    lines += [
+        "HugePages_Total:           0",
+        "HugePages_Free:            0",
+        "Hugepagesize:           2048 kB",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cpuinfo(count: int) -> str:
+    """The host's /proc/cpuinfo, cut down to the first ``count`` processors."""
+    blocks = Path("/proc/cpuinfo").read_text().strip().split("\n\n")
+    return "\n\n".join(blocks[:count]) + "\n\n"

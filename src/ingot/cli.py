@@ -1,0 +1,16 @@
+"""The `ingot` command."""
+
+from __future__ import annotations
+
+import typer
+
+from ingot.rehearsal import cli as local
+
+app = typer.Typer(
+    name="ingot",
+    help="Golden images and clusters for LLM inference on AWS.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(local.app, name="local")

@@ -1,0 +1,39 @@
+#!/bin/sh
+# First process of a machine, before its init: what a hypervisor does for a virtual machine and systemd-nspawn does not.
+# Runs with the machine's own shell, at every boot, also at one that the machine itself asked for.
+
+# A copy of a directory of kernel settings over the original: on a virtual machine they can be written and read back,
+# and here that must not reach the host's kernel. Settings that belong to a namespace are in the same place; a copy has
+# no effect there either, which no service of ours depends on.
+own() {
+    [ -d "$1" ] || return 0
+    mkdir -p /run/settings
+    mount -t tmpfs -o mode=0755,size=1m tmpfs /run/settings
+    for entry in "$1"/*; do
+        [ -f "$entry" ] && cat "$entry" > "/run/settings/${entry##*/}" 2> /dev/null
+    done
+    for kept in $2; do
+        if [ -d "$1/$kept" ]; then
+            mkdir "/run/settings/$kept"
+        else
+            : > "/run/settings/$kept"
+        fi
+        mount --rbind "$1/$kept" "/run/settings/$kept"
+    done
+    mount --move /run/settings "$1"
+}
+
+mount --bind /sys/hypervisor/meminfo /proc/meminfo
+if [ -e /sys/hypervisor/cpuinfo ]; then
+    mount --bind /sys/hypervisor/cpuinfo /proc/cpuinfo
+fi
+own /proc/sys/vm ""
+own /proc/sys/kernel "random hostname domainname shmall shmmax shmmni msgmax msgmnb msgmni sem"
+own /proc/sys/net/core ""
+# In a network namespace other than the host's the kernel leaves these out; a virtual machine has them.
+for setting in rmem_default=212992 rmem_max=212992 wmem_default=212992 wmem_max=212992 netdev_max_backlog=1000; do
+    [ -e "/proc/sys/net/core/${setting%%=*}" ] || echo "${setting#*=}" > "/proc/sys/net/core/${setting%%=*}"
+done
+own /sys/kernel/mm/transparent_hugepage "khugepaged"
+
+exec /sbin/init

@@ -1,0 +1,258 @@
+"""`ingot local`: the local EC2 from the command line."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ingot.rehearsal.base import BaseError
+from ingot.rehearsal.cgroups import CgroupError
+from ingot.rehearsal.config import GIB, Settings, SettingsError
+from ingot.rehearsal.control import Control, ControlError, settings_of_running
+from ingot.rehearsal.host import HostRefused
+from ingot.rehearsal.network import NetworkError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+app = typer.Typer(help="The local EC2: machines, metadata and APIs on this host.", no_args_is_help=True)
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+Instance = Annotated[str, typer.Argument(help="Instance id or Name tag.")]
+_EXPECTED = (BaseError, CgroupError, ControlError, HostRefused, NetworkError, SettingsError)
+
+
+def _says_errors(function: Callable[P, R]) -> Callable[P, R]:
+    """Expected errors become their message and exit status 1, not a traceback."""
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except _EXPECTED as error:
+            err.print(f"ingot local: {error}", style="red", markup=False)
+            raise typer.Exit(1) from error
+
+    return wrapped
+
+
+@contextmanager
+def _timed(what: str) -> Iterator[None]:
+    started = time.monotonic()
+    try:
+        yield
+    except BaseException:
+        err.print(f"{time.monotonic() - started:7.1f} s  {what}: failed", markup=False)
+        raise
+    err.print(f"{time.monotonic() - started:7.1f} s  {what}", markup=False)
+
+
+def _control() -> Control:
+    return Control(settings_of_running(Settings.from_environment()), _timed)
+
+
+@app.command()
+@_says_errors
+def up() -> None:
+    """Start the local region, and again the machines that ran when it was last ended."""
+    control = Control(Settings.from_environment(), _timed)
+    if not control.up():
+        out.print(f"The local region {control.settings.name!r} is up already.")
+        return
+    out.print(f"The local region {control.settings.name!r} is up: `ingot local run -- aws ec2 describe-instances`")
+
+
+@app.command()
+@_says_errors
+def down(
+    purge: Annotated[bool, typer.Option("--purge", help="Remove machines, images and records too.")] = False,
+) -> None:
+    """End the region: shut machines down, remove all it has on this host; its state stays."""
+    control = _control()
+    if not control.down(purge=purge):
+        out.print(f"The local region {control.settings.name!r} is down already.")
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+@_says_errors
+def run(command: Annotated[list[str], typer.Argument(help="The command and its arguments, after `--`.")]) -> None:
+    """Run a command in the region: its network, its AWS endpoint."""
+    _replace(_control(), command)
+
+
+@app.command()
+@_says_errors
+def shell() -> None:
+    """Open a shell in the region; leave it with `exit`."""
+    control = _control()
+    err.print(f"In the local region {control.settings.name!r}: {control.settings.endpoint_url}. Leave with `exit`.")
+    _replace(control, [os.environ.get("SHELL", "/bin/sh")])
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+@_says_errors
+def ssh(
+    instance: Instance,
+    command: Annotated[list[str] | None, typer.Argument(help="Command to run there.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Private key; default: those that ssh finds.")] = None,
+    user: Annotated[str, typer.Option(help="The image's user.")] = "admin",
+) -> None:
+    """Log in to an instance."""
+    control = _control()
+    address = _find(control, instance)["PrivateIpAddress"]
+    # Addresses are reused by other machines with other keys: no record of host keys makes sense here
+    options = ["-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]
+    identity = ["-i", str(key.absolute()), "-o", "IdentitiesOnly=yes"] if key else []
+    _replace(control, ["ssh", *options, *identity, f"{user}@{address}", *(command or [])])
+
+
+@app.command()
+@_says_errors
+def logs(instance: Instance) -> None:
+    """Show what an instance wrote on its console."""
+    control = _control()
+    path = control.settings.instances / instance / "console.log"
+    if not path.exists():
+        path = control.settings.instances / str(_find(control, instance)["InstanceId"]) / "console.log"
+    if not path.exists():
+        raise ControlError(f"{instance} has no console log: it is terminated, or was never started")
+    out.print(path.read_text(errors="replace"), markup=False)
+
+
+@app.command()
+@_says_errors
+def ports(
+    open_: Annotated[
+        str | None, typer.Option("--open", help="LOCAL:INSTANCE:PORT, forwarded until Ctrl-C or `down`.")
+    ] = None,
+) -> None:
+    """List the ports of 127.0.0.1 that are forwarded into the region, or forward one."""
+    control = _control()
+    control.require_up()
+    if open_ is None:
+        for local, target in _forwards(control):
+            out.print(f"127.0.0.1:{local} -> {target}")
+        return
+    try:
+        local, instance, port = open_.split(":")
+        local, port = str(int(local)), str(int(port))
+    except ValueError as error:
+        raise ControlError(f"--open takes LOCAL:INSTANCE:PORT (8080:head:8080, say), not {open_!r}") from error
+    address = _find(control, instance)["PrivateIpAddress"]
+    err.print(f"http://127.0.0.1:{local} -> {address}:{port}, until Ctrl-C")
+    inside = f"nsenter --net={control.settings.netns_path} socat STDIO TCP\\:{address}\\:{port}"
+    listen = f"TCP-LISTEN:{local},bind=127.0.0.1,fork,reuseaddr"
+    command = control.command(["socat", listen, f"EXEC:{inside}"], netns=False)
+    os.execvp(command[0], command)
+
+
+@app.command()
+@_says_errors
+def status() -> None:
+    """Say what runs, how it is scaled, and what it takes."""
+    control = _control()
+    settings = control.settings
+    control.require_up()
+    out.print(f"Region    {settings.name} ({settings.region}), endpoint {settings.endpoint_url}, netns {settings.netns}")
+    out.print(
+        f"Scale     machines get {settings.memory_scale:.0%} of their type's memory and {settings.cpu_scale:.0%} of its "
+        f"vCPUs; this host has {os.cpu_count()} cores and {_host_gib():.1f} GiB"
+    )
+    out.print(f"State     {settings.state} ({_size(settings.state)}), cache {settings.cache}")
+    ec2 = _ec2(control)
+    instances = control.network.call(ec2.describe_instances)
+    table = Table("name", "instance", "type", "state", "address", "image", box=None)
+    for instance in _instances(instances):
+        table.add_row(
+            _tag(instance, "Name"),
+            instance["InstanceId"],
+            instance["InstanceType"],
+            instance["State"]["Name"],
+            instance.get("PrivateIpAddress", ""),
+            instance["ImageId"],
+        )
+    out.print(table)
+    images = control.network.call(lambda: ec2.describe_images(Owners=["self"]))["Images"]
+    for image in sorted(images, key=lambda image: str(image["CreationDate"])):
+        out.print(f"{image['ImageId']}  {image['Name']}  {image['CreationDate']}", markup=False)
+    for local, target in _forwards(control):
+        out.print(f"127.0.0.1:{local} -> {target}")
+
+
+def _replace(control: Control, command: list[str]) -> NoReturn:
+    """Become ``command``, in the region: its exit status is ours."""
+    control.require_up()
+    whole = control.command(command)
+    os.execvpe(whole[0], whole, os.environ | control.environment())
+
+
+def _ec2(control: Control) -> Any:
+    import boto3  # takes a third of a second, which `run` need not pay
+
+    environment = control.environment()
+    return boto3.client(
+        "ec2",
+        endpoint_url=environment["AWS_ENDPOINT_URL"],
+        region_name=environment["AWS_REGION"],
+        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
+    )
+
+
+def _find(control: Control, name: str) -> dict[str, Any]:
+    """The instance with this id or Name tag.
+
+    Raises:
+        ControlError: none or several have it.
+    """
+    control.require_up()
+    ec2 = _ec2(control)
+    alive = [i for i in _instances(control.network.call(ec2.describe_instances)) if i["State"]["Name"] != "terminated"]
+    found = [i for i in alive if name in (i["InstanceId"], _tag(i, "Name"))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ControlError(f"{name} is the name of {', '.join(i['InstanceId'] for i in found)}: take an id")
+    there = ", ".join(f"{i['InstanceId']} ({_tag(i, 'Name') or 'no name'})" for i in alive) or "none"
+    raise ControlError(f"no instance {name!r} in the local region; there are: {there}")
+
+
+def _instances(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    return [instance for reservation in answer["Reservations"] for instance in reservation["Instances"]]
+
+
+def _tag(resource: dict[str, Any], key: str) -> str:
+    return next((str(tag["Value"]) for tag in resource.get("Tags", []) if tag["Key"] == key), "")
+
+
+def _forwards(control: Control) -> list[tuple[str, str]]:
+    """(local port, address and port inside) of each forwarder that runs."""
+    found = set()
+    for pid in control.groups.run.pids():
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        except OSError:
+            continue
+        if len(words) > 2 and words[0] == "socat" and words[1].startswith("TCP-LISTEN:"):
+            local = words[1].removeprefix("TCP-LISTEN:").partition(",")[0]
+            found.add((local, words[2].rpartition("TCP\\:")[2].replace("\\", "")))
+    return sorted(found)
+
+
+def _host_gib() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+
+
+def _size(directory: Path) -> str:
+    blocks = sum(path.lstat().st_blocks for path in directory.rglob("*") if not path.is_symlink())
+    return f"{blocks * 512 / GIB:.1f} GiB"
