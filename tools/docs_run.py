@@ -3,7 +3,8 @@
 A block of commands is fenced as ``console``; a command follows ``$ `` (continued after a trailing backslash),
 and the lines below it are what it prints. Those lines must appear in the output in their order; ``...`` is
 anything, within a line or as a whole line. A comment above the block says where it runs; without one it
-runs inside the local region, where the AWS API is the local EC2's:
+runs inside the local region, where the AWS API is the local EC2's and ``inventories/aws`` is read as
+``inventories/rehearsal``, the one difference that there is:
 
     <!-- run: host -->             on the machine itself, outside the region
     <!-- run: step(NAME) -->       not here: the step NAME of tools/ci.py runs that very command
@@ -55,8 +56,8 @@ class Command:
 
 
 def documents() -> list[Path]:
-    """README.md first, as a reader would, then the pages."""
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """The pages, then README.md, which removes the cluster at its end."""
+    return [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
 
 
 def marker(line: str, place: str) -> tuple[str, str]:
@@ -150,8 +151,10 @@ class Session:
 
     def run(self, command: Command) -> tuple[int, str]:
         """Run one command; its status, and what it printed, which is shown as it comes."""
-        argv = ["bash", "-c", SCRIPT, "docs", str(self.directory / command.kind), command.text]
-        if command.kind == "aws":
+        in_region = command.kind == "aws"
+        text = command.text.replace("inventories/aws", "inventories/rehearsal") if in_region else command.text
+        argv = ["bash", "-c", SCRIPT, "docs", str(self.directory / command.kind), text]
+        if in_region:
             argv = [str(ROOT / ".venv/bin/ingot"), "local", "run", "--", *argv]
         process = subprocess.Popen(
             argv,

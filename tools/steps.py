@@ -15,6 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))  # not installed yet when bootstrap.py runs
+
+from ingot.rehearsal.places import cache_of  # noqa: E402  (found through the line above)
 
 
 class ToolError(Exception):
@@ -23,8 +26,7 @@ class ToolError(Exception):
 
 def cache_dir() -> Path:
     """Where downloads and builds live, outside the checkout (``INGOT_CACHE``)."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ingot"
-    return Path(os.environ.get("INGOT_CACHE") or default).absolute()
+    return cache_of(os.environ)
 
 
 def versions(path: Path = ROOT / "files/versions.yml") -> dict[str, str]:

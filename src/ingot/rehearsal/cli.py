@@ -16,10 +16,11 @@ from rich.table import Table
 
 from ingot.rehearsal.base import BaseError
 from ingot.rehearsal.cgroups import CgroupError
-from ingot.rehearsal.config import GIB, Settings, SettingsError
+from ingot.rehearsal.config import Settings, SettingsError
 from ingot.rehearsal.control import Control, ControlError, settings_of_running
 from ingot.rehearsal.host import HostRefused
 from ingot.rehearsal.network import NetworkError
+from ingot.rehearsal.places import GIB
 
 P = ParamSpec("P")
 R = TypeVar("R")

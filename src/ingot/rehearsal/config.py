@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from ingot.rehearsal.places import GIB, STATE_ROOT, cache_of
+
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,19}")
-GIB = 1 << 30
-CHECKOUT = Path(__file__).resolve().parents[3]  # Ingot is run from its checkout: playbooks, roles and files are there
 
 
 class SettingsError(ValueError):
@@ -26,7 +26,7 @@ class Settings(BaseModel):
 
     name: str = "default"
     cache: Path
-    state_root: Path = Path("/var/lib/ingot-local")
+    state_root: Path = STATE_ROOT
     runtime_root: Path = Path("/run/ingot-local")
     memory_scale: float = Field(default=0.75, gt=0, le=1)
     cpu_scale: float = Field(default=1.0, gt=0, le=4)
@@ -53,9 +53,7 @@ class Settings(BaseModel):
             SettingsError: a variable holds something else than it may.
         """
         env = os.environ if environ is None else environ
-        home = Path(env.get("HOME") or Path.home())
-        cache = Path(env.get("INGOT_CACHE") or Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "ingot")
-        values: dict[str, object] = {"cache": cache.absolute()}
+        values: dict[str, object] = {"cache": cache_of(env)}
         for variable, field in _VARIABLES.items():
             if env.get(variable):
                 values[field] = env[variable]

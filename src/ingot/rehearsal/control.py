@@ -20,9 +20,10 @@ from pathlib import Path
 
 from ingot.rehearsal import base, host
 from ingot.rehearsal.cgroups import RegionGroups
-from ingot.rehearsal.config import CHECKOUT, Settings
+from ingot.rehearsal.config import Settings
 from ingot.rehearsal.layers import remove_tree
 from ingot.rehearsal.network import Network
+from ingot.rehearsal.places import CHECKOUT
 from ingot.rehearsal.waiting import wait_for
 
 DAEMON_MODULE = "ingot.rehearsal.daemon"

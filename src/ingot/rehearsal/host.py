@@ -1,6 +1,7 @@
 """Whether this host can hold a local region: every check says by name what is lacking and what to do about it.
 
-They run before anything is created. Each takes what it judges as arguments, so that a test can plant the defect.
+They run before anything is created, by tools/bootstrap.py even before there is a virtual environment: standard
+library only at import. Each takes what it judges as arguments, so that a test can plant the defect.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import yaml
+from typing import TYPE_CHECKING
 
 from ingot.rehearsal.cgroups import CgroupError, Hierarchies
-from ingot.rehearsal.config import CHECKOUT, GIB, Settings
+from ingot.rehearsal.places import CHECKOUT, GIB, STATE_ROOT, cache_of
+
+if TYPE_CHECKING:
+    from ingot.rehearsal.config import Settings
 
 LEAST_DISK = 25 * GIB  # a base tree, the packages of a bake, an image and three machines' own files
 LEAST_MEMORY = 8 * GIB
@@ -51,26 +55,23 @@ def require(settings: Settings) -> None:
     Raises:
         HostRefused: one or more of them failed.
     """
+    _require(settings.cache, settings.state_root, [lambda: check_packages(wanted_packages(), is_installed)])
+
+
+def _require(cache: Path, state_root: Path, more: Iterable[Callable[[], Refusal | None]] = ()) -> None:
     if refusal := check_root(os.geteuid()):
         raise HostRefused([refusal])  # the other checks need root themselves
-    if refusals := list(_refusals(settings)):
+    if refusals := [refusal for check in (*_checks(cache, state_root), *more) if (refusal := check())]:
         raise HostRefused(refusals)
 
 
-def _refusals(settings: Settings) -> Iterator[Refusal]:
-    places = [settings.cache, settings.state_root]
-    checks: list[Callable[[], Refusal | None]] = [
-        lambda: check_distribution(platform.freedesktop_os_release()),
-        lambda: check_packages(wanted_packages(), is_installed),
-        lambda: check_namespaces(can_unshare),
-        lambda: check_cgroups(Path("/proc/self/mounts").read_text()),
-        lambda: check_memory(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
-        lambda: check_disk(places, lambda path: shutil.disk_usage(path).free),
-        lambda: check_overlay(settings.state_root, can_overlay),
-    ]
-    for check in checks:
-        if refusal := check():
-            yield refusal
+def _checks(cache: Path, state_root: Path) -> Iterator[Callable[[], Refusal | None]]:
+    yield lambda: check_distribution(platform.freedesktop_os_release())
+    yield lambda: check_namespaces(can_unshare)
+    yield lambda: check_cgroups(Path("/proc/self/mounts").read_text())
+    yield lambda: check_memory(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    yield lambda: check_disk([cache, state_root], lambda path: shutil.disk_usage(path).free)
+    yield lambda: check_overlay(state_root, can_overlay)
 
 
 def check_root(euid: int) -> Refusal | None:
@@ -99,6 +100,8 @@ def check_distribution(release: dict[str, str]) -> Refusal | None:
 
 
 def wanted_packages(path: Path = HOST_PACKAGES) -> list[str]:
+    import yaml
+
     return list(yaml.safe_load(path.read_text())["host_packages"])
 
 
@@ -196,3 +199,18 @@ def check_overlay(place: Path, overlay: Callable[[Path], str]) -> Refusal | None
         f"{place} cannot hold one ({why})",
         f"Mount a disk with ext4 or xfs there: {place} must not be an overlay itself",
     )
+
+
+def main() -> int:
+    """What tools/bootstrap.py runs: all checks but the packages', which it installs."""
+    try:
+        _require(cache_of(), STATE_ROOT)
+    except HostRefused as refused:
+        for refusal in refused.refusals:
+            print(f"refused ({refusal.name}): {refusal.found}. {refusal.remedy}", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -25,10 +25,11 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from ingot.rehearsal.cgroups import Group, Limits, RegionGroups
-from ingot.rehearsal.config import GIB, Settings
+from ingot.rehearsal.config import Settings
 from ingot.rehearsal.layers import LayerStore, link_layers, remove_tree, write_atomically
 from ingot.rehearsal.model import Machine, MachineError, MachineState, NoCapacity
 from ingot.rehearsal.network import Network, link_name
+from ingot.rehearsal.places import GIB
 from ingot.rehearsal.waiting import wait_for
 
 BOOT_TIMEOUT = 60.0  # until the machine's init runs; its own start-up is not waited for
