@@ -1,0 +1,246 @@
+"""Defects that can be seen without starting anything: libraries, model files, ports, memory, disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pwd
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from .causes import RANK_CHECK
+from .finding import Finding
+from .settings import Settings
+
+GIB = 1024**3
+FREE_DISK_MINIMUM = GIB
+
+
+def missing_libraries(settings: Settings) -> Iterator[Finding]:
+    """Sweep the engine's extension with ``ldd``.
+
+    Libraries that the environment itself ships are skipped: the extension finds them because torch has loaded
+    them already.
+    """
+    packages = _site_packages(Path(settings.venv))
+    if packages is None:
+        yield Finding(
+            cause="environment-missing",
+            what=f"There is no Python environment at {settings.venv}.",
+            action="Launch from an image baked with the roles python_runtime and vllm, or run site.yml.",
+            rank=RANK_CHECK,
+        )
+        return
+    extensions = sorted((packages / "vllm").glob("_C*.so"))
+    if not extensions:
+        return
+    shipped = {
+        path.name for pattern in ("torch/lib/*.so*", "*.libs/*.so*") for path in packages.glob(pattern)
+    }
+    answer = subprocess.run(
+        ["ldd", *map(str, extensions)], capture_output=True, text=True, check=False, env={"LC_ALL": "C"}
+    )
+    wanted = dict.fromkeys(re.findall(r"^\s*(\S+) => not found", answer.stdout, re.MULTILINE))
+    for library in wanted:
+        if library not in shipped:
+            yield Finding(
+                cause="missing-library",
+                what=f"The shared library {library}, which vLLM's extension needs, is not on this machine.",
+                action="Install the package that holds it (libnuma.so.1: libnuma1, libgomp.so.1: "
+                "libgomp1), or "
+                "launch from an image baked with the role vllm.",
+                rank=RANK_CHECK,
+                source=str(extensions[0]),
+                evidence=f"{library} => not found",
+            )
+
+
+def model_files(settings: Settings) -> Iterator[Finding]:
+    """The model is there, complete by its own index, and readable by the service user."""
+    if not settings.model_path:
+        return
+    path = Path(settings.model_path)
+    blocked = _unreadable(path, settings.user)
+    if blocked:
+        yield Finding(
+            cause="model-unreadable",
+            what=f"The service user {settings.user} may not read {blocked}.",
+            action=f"`chmod -R a+rX {blocked}` (and its parents), or run site.yml: model_store sets the "
+            f"modes.",
+            rank=RANK_CHECK + 1,
+            source=str(blocked),
+        )
+        return
+    for name in _wanted_files(path):
+        if not (path / name).exists():
+            yield Finding(
+                cause="model-missing",
+                what=f"The model {settings.model_id} has no file {name} in {path}.",
+                action="Run site.yml: model_store fetches what is missing and checks every hash.",
+                rank=RANK_CHECK + 1,
+                source=str(path / name),
+            )
+            return
+        if (path / name).stat().st_size == 0:
+            yield Finding(
+                cause="model-damaged",
+                what=f"{path / name} is empty.",
+                action="Remove it and run site.yml: model_store fetches it again and checks its hash.",
+                rank=RANK_CHECK + 1,
+                source=str(path / name),
+            )
+
+
+def port_taken(settings: Settings) -> Iterator[Finding]:
+    """Somebody else listens where the engine wants to."""
+    if not settings.address:
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.address, settings.port))
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                yield Finding(
+                    cause="wrong-address",
+                    what=f"{settings.address} is no address of this machine.",
+                    action="Run site.yml: the node's address has changed since it was configured.",
+                    rank=RANK_CHECK + 2,
+                )
+                return
+            if error.errno != errno.EADDRINUSE:
+                raise
+            holder = listener(settings.port)
+            yield Finding(
+                cause="port-taken",
+                what=f"Port {settings.port} is taken" + (f" by {holder}." if holder else "."),
+                action="Stop that process, or set serving_port to a free one.",
+                rank=RANK_CHECK + 2,
+                evidence=f"bind {settings.address}:{settings.port}: {os.strerror(error.errno)}",
+                transient=True,
+            )
+
+
+def memory(settings: Settings) -> Iterator[Finding]:
+    """What the sizing asks for is there now."""
+    available = _meminfo().get("MemAvailable", 0)
+    if settings.engine_bytes and available and available < settings.engine_bytes:
+        yield Finding(
+            cause="memory-too-small",
+            what=f"{settings.model_id or 'The model'} needs {settings.engine_bytes / GIB:.2f} GiB here and "
+            f"{available / GIB:.2f} GiB are available.",
+            action="Stop what else uses memory (`ps aux --sort=-rss | head`), take a larger instance "
+            "type, or "
+            "lower serving_max_model_len.",
+            rank=RANK_CHECK + 3,
+            transient=True,
+        )
+
+
+def disk(settings: Settings) -> Iterator[Finding]:
+    """Caches and Ray's session must be able to grow."""
+    for path in dict.fromkeys((settings.cache, str(Path(settings.ray_logs).parents[1]))):
+        if not Path(path).exists():
+            continue
+        free = shutil.disk_usage(path).free
+        if free < FREE_DISK_MINIMUM:
+            yield Finding(
+                cause="disk-full",
+                what=f"Only {free / GIB:.2f} GiB are free below {path}.",
+                action="Make room or grow the volume.",
+                rank=RANK_CHECK + 4,
+                source=path,
+                transient=True,
+            )
+
+
+def preflight(settings: Settings) -> list[Finding]:
+    """Everything that must hold before the engine starts, cheapest first."""
+    return [
+        finding
+        for check in (missing_libraries, model_files, port_taken, memory, disk)
+        for finding in check(settings)
+    ]
+
+
+def listener(port: int) -> str:
+    """Who listens on a TCP port, as ``name (pid N)``; empty when nobody does or it cannot be seen."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in _lines(Path(table))[1:]:
+            columns = line.split()
+            if columns[3] == "0A" and int(columns[1].rsplit(":", 1)[1], 16) == port:
+                inodes.add(f"socket:[{columns[9]}]")
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(str(item.readlink()) in inodes for item in (process / "fd").iterdir()):
+                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
+        except OSError:  # gone, or not ours to look into
+            continue
+    return ""
+
+
+def _site_packages(venv: Path) -> Path | None:
+    return next(iter(sorted(venv.glob("lib/python3*/site-packages"))), None)
+
+
+def _wanted_files(path: Path) -> list[str]:
+    index = path / "model.safetensors.index.json"
+    if index.exists():
+        weights = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    else:
+        weights = sorted(item.name for item in path.glob("*.safetensors")) or ["model.safetensors"]
+    return ["config.json", *weights]
+
+
+def _unreadable(path: Path, user: str) -> Path | None:
+    """The first thing on the way to the model's files that ``user`` may not pass or read."""
+    for parent in reversed(path.parents):
+        if parent.exists() and not _allowed(parent, user, 0o1):
+            return parent
+    if not path.exists():
+        return None  # its files are missing, which is another finding
+    if not _allowed(path, user, 0o5):
+        return path
+    for item in sorted(path.iterdir()):
+        if item.is_file() and not _allowed(item, user, 0o4):
+            return item
+    return None
+
+
+def _allowed(path: Path, user: str, wanted: int) -> bool:
+    """Whether the mode bits let ``user`` do ``wanted`` (rwx bits). ACLs are not used in the layout."""
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        return True  # no such user: that is not what this check is about
+    if entry.pw_uid == 0:
+        return True
+    status = path.stat()
+    if status.st_uid == entry.pw_uid:
+        bits = status.st_mode >> 6
+    elif status.st_gid in os.getgrouplist(user, entry.pw_gid):
+        bits = status.st_mode >> 3
+    else:
+        bits = status.st_mode
+    return bits & wanted == wanted
+
+
+def _meminfo() -> dict[str, int]:
+    values = {}
+    for line in _lines(Path("/proc/meminfo")):
+        name, _, rest = line.partition(":")
+        values[name] = int(rest.split()[0]) * 1024
+    return values
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,58 @@
+"""Start a service: check first, hand over credentials, become the program.
+
+A unit's ``ExecStart`` goes through here so that a start that cannot succeed ends with one line that says
+why, and so that a secret reaches the program without standing in a command line, a unit or a file of
+variables.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .causes import REFUSED
+from .checks import preflight
+from .finding import Finding
+from .settings import Settings
+
+# sysexits.h. The units do not restart after EX_CONFIG: the next attempt would end the same way.
+EX_TEMPFAIL = 75
+EX_CONFIG = 78
+
+
+def refusal(finding: Finding) -> str:
+    """One journal line, which the table of causes reads again."""
+    return f"{REFUSED} {finding.what.rstrip('.')}. Do: {finding.action}"
+
+
+def credential(name: str) -> str:
+    """The content of one of the unit's credentials (systemd's LoadCredential)."""
+    directory = os.environ.get("CREDENTIALS_DIRECTORY")
+    if not directory:
+        raise SystemExit(f"{REFUSED} credential {name} was not handed over. Do: start this through its unit")
+    return (Path(directory) / name).read_text(encoding="utf-8").strip()
+
+
+def launch(
+    settings: Settings, command: Sequence[str], *, credentials: Sequence[str] = (), check: bool = True
+) -> int:
+    """Check, set ``VARIABLE=credential`` pairs in the environment and replace this process by ``command``.
+
+    Returns:
+        The exit status when the checks refuse; otherwise it does not return.
+    """
+    if check:
+        findings = preflight(settings)
+        for finding in findings:
+            print(refusal(finding), file=sys.stderr)
+        if findings:
+            return EX_TEMPFAIL if all(item.transient for item in findings) else EX_CONFIG
+    environment = dict(os.environ)
+    for pair in credentials:
+        variable, _, name = pair.partition("=")
+        environment[variable] = credential(name)
+    sys.stderr.flush()
+    os.execvpe(command[0], list(command), environment)
+    raise AssertionError("exec does not return")

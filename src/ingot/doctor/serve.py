@@ -1,0 +1,174 @@
+"""Deploy the Serve application and watch until it answers or until the first replica fails.
+
+Ray Serve tries a broken replica again and again and reports at the end that it "failed to start 11 times in a
+row". Here the first failure ends the wait, with the controller's message and the way to the cause.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .causes import first_cause
+
+PATH = "/api/serve/applications/"
+POLL = 2.0
+# The dashboard comes up after the GCS, 5 s on an idle machine.
+DASHBOARD_TIMEOUT = 120.0
+
+
+class DeployError(Exception):
+    """The application does not start; the message is for the journal."""
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """Ray's REST interface on the head, with the cluster's token."""
+
+    url: str
+    token: str = ""
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """One request; the answer is parsed JSON, or None."""
+        headers = {"Content-Type": "application/json"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            text = response.read()
+        return json.loads(text) if text else None
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a deployment stands."""
+
+    done: bool
+    failed: bool
+    summary: str
+
+
+def read_state(answer: Mapping[str, Any]) -> State:
+    """Judge the controller's answer: done, failed, or under way."""
+    applications = answer.get("applications") or {}
+    if not applications:
+        return State(False, False, "the controller has not taken the application up yet")
+    parts, failed, done = [], False, True
+    for name, application in applications.items():
+        status = application.get("status", "")
+        done = done and status == "RUNNING"
+        if status in {"DEPLOY_FAILED", "UNHEALTHY"}:
+            failed = True
+            parts.append(f"{name}: {status}: {application.get('message', '')}")
+        for deployment, details in (application.get("deployments") or {}).items():
+            replicas = details.get("replicas") or []
+            running = sum(replica.get("state") == "RUNNING" for replica in replicas)
+            wanted = details.get("target_num_replicas", len(replicas))
+            line = f"{deployment} {running}/{wanted}"
+            if details.get("status_trigger") == "REPLICA_STARTUP_FAILED" or details.get("status") in {
+                "UNHEALTHY",
+                "DEPLOY_FAILED",
+            }:
+                failed = True
+                nodes = {item.get("node_ip") for item in details.get("recent_dead_replicas") or replicas}
+                where = ", ".join(sorted(node for node in nodes if node))
+                line += f" failed{' on ' + where if where else ''}: {details.get('message', '')}"
+            parts.append(line)
+    return State(done and not failed, failed, "; ".join(parts))
+
+
+def deploy(
+    dashboard: Dashboard,
+    config: Mapping[str, Any],
+    *,
+    timeout: float,
+    say: Callable[[str], None] = print,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Put the configuration and wait for every replica.
+
+    Raises:
+        DeployError: the first replica failed, the token is wrong, or time is up.
+    """
+    started = clock()
+    _put(dashboard, config, started + DASHBOARD_TIMEOUT, clock, sleep)
+    said = ""
+    while True:
+        state = read_state(dashboard.call("GET", PATH))
+        if state.summary != said:
+            said = state.summary
+            say(f"{clock() - started:.0f} s: {said}")
+        if state.done:
+            return
+        if state.failed:
+            raise DeployError(_explain(state.summary))
+        if clock() - started > timeout:
+            raise DeployError(
+                f"not all replicas run after {timeout:.0f} s ({state.summary}). A replica that cannot be "
+                f"placed waits "
+                "for a node: are all workers joined (`systemctl status ray-worker` there)?"
+            )
+        sleep(POLL)
+
+
+def _put(
+    dashboard: Dashboard,
+    config: Mapping[str, Any],
+    deadline: float,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> None:
+    while True:
+        try:
+            dashboard.call("PUT", PATH, config)
+        except urllib.error.HTTPError as error:
+            text = error.read().decode("utf-8", "replace")
+            if error.code in {401, 403}:
+                raise DeployError("InvalidAuthToken: the head's dashboard refuses the Ray token") from None
+            if error.code < 500:
+                raise DeployError(
+                    f"the head refuses the application's configuration: {text.strip()}"
+                ) from None
+            problem = text
+        except OSError as error:
+            problem = str(error)
+        else:
+            return
+        if clock() > deadline:
+            raise DeployError(
+                f"Unable to connect to GCS or dashboard at {dashboard.url}: {problem.strip()[:500]}"
+            )
+        sleep(POLL)
+
+
+def _explain(summary: str) -> str:
+    cause = first_cause(summary.splitlines())
+    text = f"a replica failed to start: {summary}"
+    return f"{text}\n{cause.text()}" if cause else text
+
+
+def main(config: Path, url: str, timeout: float) -> int:
+    """Entry of ``ingot serve``."""
+    token_path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    token = Path(token_path).read_text(encoding="utf-8").strip() if token_path else ""
+    try:
+        deploy(
+            Dashboard(url, token),
+            json.loads(config.read_text(encoding="utf-8")),
+            timeout=timeout,
+            say=lambda text: print(text, flush=True),
+        )
+    except DeployError as error:
+        print(f"ingot: {error}", file=sys.stderr)
+        return 1
+    return 0
