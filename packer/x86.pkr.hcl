@@ -133,13 +133,13 @@ variable "inventory" {
 }
 
 variable "playbook_extra_vars" {
-  description = "Variables for playbooks/image.yml, as a map; they outrank every inventory."
-  type        = any
-  default     = {}
+  description = "Variables for playbooks/image.yml, as a JSON object; they outrank every inventory."
+  type        = string
+  default     = "{}"
 
   validation {
-    condition     = can(keys(var.playbook_extra_vars))
-    error_message = "The playbook_extra_vars must be a map, such as {vllm_method = \"wheel\"}."
+    condition     = can(keys(jsondecode(var.playbook_extra_vars)))
+    error_message = "The playbook_extra_vars must be a JSON object, such as {\"base_packages_extra\": [\"htop\"]}."
   }
 }
 
@@ -264,7 +264,7 @@ locals {
       "ssh_interface private_ip needs builder_cidrs, such as [\"10.0.4.17/32\"]: the private address that Packer connects from"
     ],
     [
-      for role in local.image.roles : "role ${role} of image ${local.name} in images.yml does not exist (no roles/${role}/tasks/install.yml)"
+      for role in local.image.roles : "role ${role} of image ${local.name} does not exist"
       if !can(file("${local.root}/roles/${role}/tasks/install.yml"))
     ],
     var.inventory == "" || length(try(fileset(abspath(var.inventory), "**"), [])) > 0 || can(file(abspath(var.inventory))) ? [] : [
@@ -377,7 +377,7 @@ build {
           base_name = build.SourceAMIName
         }
       })],
-      length(var.playbook_extra_vars) == 0 ? [] : ["--extra-vars", jsonencode(var.playbook_extra_vars)],
+      ["--extra-vars", var.playbook_extra_vars],
     )
   }
 

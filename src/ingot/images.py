@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ingot import preflight
-from ingot.preflight import Refusal
+from ingot.preflight import GIB, Refusal
 
 #: The role that cleans, verifies and seals: nothing may be written to the image after it.
 LAST_ROLE = "image_hygiene"
@@ -154,4 +154,20 @@ def refusals(name: str, variables: Iterable[str], repository: Path = preflight.R
     return [
         *check_image(name, load(path), roles),
         *preflight.check_variables(variables, options, playbooks | PLAYBOOK_VARIABLES),
+    ]
+
+
+def check_volume(host: str, size: int, weights: int) -> list[Refusal]:
+    """The root volume, of ``size`` bytes, holds the system, the environment and these weights."""
+    needed = preflight.SYSTEM_BYTES + preflight.VENV_BYTES + preflight.SPARE_BYTES
+    needed += int(weights * preflight.SPARE)
+    if size >= needed:
+        return []
+    return [
+        Refusal(
+            "volume-too-small",
+            f"the root volume of {host} has {size / GIB:.1f} GiB, {needed / GIB:.1f} GiB are needed"
+            f" (system, virtual environment, {weights / GIB:.1f} GiB of weights, and some to spare)",
+            f"Bake with a larger one: packer build -var volume_size={-(-needed // GIB)}",
+        )
     ]

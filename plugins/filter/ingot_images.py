@@ -1,0 +1,54 @@
+"""Faces of ingot.images for playbooks/image.yml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ansible.errors import AnsibleFilterError
+from ansible.module_utils.basic import _PY_MIN
+from ansible.release import __version__ as core_version
+
+try:
+    from ingot import images, models, preflight
+except ImportError as error:  # an ansible-playbook from outside the project's environment
+    raise AnsibleFilterError(
+        "Ingot's own Python package is not importable by this ansible-playbook: run it from the project's"
+        " virtual environment (.venv/bin/ansible-playbook; `uv sync` makes it)"
+    ) from error
+
+
+def image_refusals(
+    build: Mapping[str, str], variables: Iterable[str], host: str, python: str
+) -> list[preflight.Refusal]:
+    """What can be said before the machine is touched: table, roles, names of variables, its Python."""
+    if not build:
+        return [
+            preflight.Refusal(
+                "no-image",
+                "image_build is not set",
+                "This playbook is run by Packer: packer build packer/<image>.pkr.hcl",
+            )
+        ]
+    return [
+        *images.refusals(build["image"], variables),
+        *preflight.check_python(host, python, _PY_MIN, core_version),
+    ]
+
+
+def volume_refusals(
+    size: int, host: str, catalog: object, model_ids: Iterable[str]
+) -> list[preflight.Refusal]:
+    """Whether the root volume holds the models that are to be baked."""
+    known = models.parse_catalog(catalog)
+    try:
+        weights = sum(known.model(model_id).size for model_id in model_ids)
+    except models.ModelError as error:
+        return [preflight.Refusal("unknown-model", str(error), "Mend model_store_models")]
+    return images.check_volume(host, size, weights)
+
+
+class FilterModule:
+    """Filters of playbooks/image.yml."""
+
+    def filters(self) -> dict[str, object]:
+        return {"ingot_image_refusals": image_refusals, "ingot_volume_refusals": volume_refusals}
