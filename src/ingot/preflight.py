@@ -442,7 +442,7 @@ def launch_refusals(
     """``images`` and ``subnets`` are what EC2 found for what was asked."""
     if refusals := variable_refusals(variables):
         return refusals  # the rest reads them
-    catalog = models.load_catalog(CATALOG)
+    catalog = _catalog(variables)
     type_name = str(variables["launch_instance_type"])
     refusals = [
         *check_cidr("launch_ssh_cidr", variables["launch_ssh_cidr"]),
@@ -525,7 +525,7 @@ def cluster_refusals(variables: Mapping[str, Any], groups: Mapping[str, Sequence
         *check_topology(groups, image_groups, shared["cluster_name"]),
         *check_serving_mode(shared["serving_mode"]),
         *check_api_key(Path(shared["ingot_api_key_file"])),
-        *check_model_id(shared["serving_model_id"], models.load_catalog(CATALOG)),
+        *check_model_id(shared["serving_model_id"], _catalog(shared)),
     ]
 
 
@@ -542,9 +542,8 @@ def node_refusals(
     ``ports`` maps each port that the node would listen on to who wants it.
     """
     answer = parse_probe(probe)
-    catalog = models.load_catalog(CATALOG)
     model_id = variables["serving_model_id"]
-    model = catalog.models[model_id]
+    model = _catalog(variables).models[model_id]
     groups = variables["group_names"]
     image, wanted = next(
         (name, image["architecture"])
@@ -576,3 +575,9 @@ def _images() -> dict[str, Any]:
     # Not through ingot.images, which builds on this module.
     table: dict[str, Any] = yaml.safe_load((REPOSITORY / "packer/images.yml").read_text(encoding="utf-8"))
     return dict(table["images"])
+
+
+def _catalog(variables: Mapping[str, Any]) -> models.Catalog:
+    """The catalogue that the role model_store will use: a file, or given in the inventory itself."""
+    given = variables.get("model_store_catalog", str(CATALOG))
+    return models.load_catalog(Path(given)) if isinstance(given, str) else models.parse_catalog(given)

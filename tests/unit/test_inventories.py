@@ -1,0 +1,143 @@
+"""The inventories: what they find, how hosts are named, and that they set only what something reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+from moto.server import ThreadedMotoServer
+
+from ingot import preflight
+
+ROOT = preflight.REPOSITORY
+INVENTORIES = ROOT / "inventories"
+FAKE = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_REGION": "us-east-1",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+def variables(inventory: str) -> dict[str, Any]:
+    text = (INVENTORIES / inventory / "group_vars/all.yml").read_text(encoding="utf-8")
+    return dict(yaml.safe_load(text))
+
+
+def ansible_inventory(inventory: str, environment: dict[str, str]) -> dict[str, Any]:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ansible-inventory"), "-i", INVENTORIES / inventory, "--list"],
+        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def region() -> Iterator[dict[str, str]]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    environment = {**FAKE, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}
+    ec2 = boto3.client(
+        "ec2",
+        endpoint_url=environment["AWS_ENDPOINT_URL"],
+        region_name="us-east-1",
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+    )
+    image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    machines = [
+        ("ingot", "head"),
+        ("ingot", "worker"),
+        ("ingot", "worker"),
+        ("ingot", "worker"),
+        ("other", "head"),
+    ]
+    ids = []
+    for cluster, role in machines:
+        # All of one name, with a space in it: names must not decide what a host is called.
+        tags = {"ingot:cluster": cluster, "ingot:role": role, "ingot:image": "x86", "Name": "LLM node"}
+        specification: Any = {
+            "ResourceType": "instance",
+            "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+        }
+        answer = ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, TagSpecifications=[specification])
+        ids.append(answer["Instances"][0]["InstanceId"])
+    ec2.terminate_instances(InstanceIds=[ids[3]])
+    yield environment
+    server.stop()
+
+
+@pytest.mark.parametrize("inventory", ["aws", "rehearsal"])
+def test_the_running_nodes_of_one_cluster_are_found_in_their_groups(
+    inventory: str, region: dict[str, str]
+) -> None:
+    found = ansible_inventory(inventory, region)
+    hosts = found["_meta"]["hostvars"]
+    assert sorted(name.split("-i-")[0] for name in hosts) == ["head", "worker", "worker"]
+    assert len(found["ray_worker"]["hosts"]) == 2
+    assert found["ray_head"]["hosts"] == found["gateway"]["hosts"]
+    assert set(found["x86"]["hosts"]) == set(hosts)
+    groups = {name: group.get("hosts", []) for name, group in found.items() if name != "_meta"}
+    assert preflight.check_topology(groups, ["x86"], "ingot") == []
+
+
+def test_another_cluster_is_found_by_name(region: dict[str, str]) -> None:
+    found = ansible_inventory("aws", {**region, "INGOT_CLUSTER": "other"})
+    assert len(found["_meta"]["hostvars"]) == 1
+
+
+def test_what_ec2_says_keeps_to_its_own_names(region: dict[str, str]) -> None:
+    hosts = ansible_inventory("aws", region)["_meta"]["hostvars"]
+    ours = preflight.playbook_options() | {"ansible_host", "ansible_user", "ansible_ssh_private_key_file"}
+    for facts in hosts.values():
+        assert {name for name in facts if not name.startswith("ec2_")} <= ours | {"ansible_local"} | options()
+
+
+def options() -> set[str]:
+    return {name for names in preflight.role_options().values() for name in names}
+
+
+@pytest.mark.parametrize("inventory", ["aws", "rehearsal", "example"])
+def test_every_variable_is_read_by_something(inventory: str) -> None:
+    names = variables(inventory)
+    assert preflight.check_variables(names, preflight.role_options(), preflight.playbook_options()) == []
+
+
+def test_the_rehearsal_sets_all_that_the_playbooks_read() -> None:
+    assert preflight.check_missing(variables("rehearsal"), preflight.playbook_options()) == []
+
+
+def test_the_example_sets_all_that_a_static_cluster_needs() -> None:
+    given = {**variables("example"), "ansible_host": "192.0.2.11"}
+    assert preflight.variable_refusals(given, launching=False) == []
+
+
+def test_the_rehearsal_finds_its_nodes_as_aws_does() -> None:
+    # Two files, for an inventory folder must stand by itself; one text.
+    assert (INVENTORIES / "rehearsal/aws_ec2.yml").read_text() == (
+        INVENTORIES / "aws/aws_ec2.yml"
+    ).read_text()
+
+
+def test_the_example_is_a_cluster_that_the_preflight_lets_through() -> None:
+    found = ansible_inventory("example", {})
+    heads = found["ray_head"]["hosts"]
+    groups = {"ray_head": heads, "ray_worker": found["ray_worker"]["hosts"], "gateway": heads}
+    nodes = [*groups["ray_head"], *groups["ray_worker"]]
+    assert preflight.check_topology({**groups, "x86": nodes}, ["x86"], "example") == []
+    assert sorted(found["x86"]["children"]) == ["ray_head", "ray_worker"]
