@@ -34,8 +34,9 @@ bench-local: setup ## Measure the local EC2: launch to SSH, ten launches at once
 locks: .venv ## Make the lock files anew from files/versions.yml
 	@.venv/bin/python tools/locks.py
 
-readmes: .venv ## Write the variable tables of the roles' READMEs from their argument specs
+readmes: .venv ## Write the roles' variable tables and docs/variables.md from what they describe
 	@.venv/bin/python tools/role_readme.py
+	@.venv/bin/python tools/variables_doc.py
 
 clean: ## Remove the venv and tool caches of this checkout (the cache outside it stays)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .ansible

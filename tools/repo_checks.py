@@ -35,7 +35,16 @@ PINNED = {
 # Files that must hold a version, which then must be the pinned one.
 EQUAL_COPIES = ("packer/*.pkr.hcl", "tools/packer/*/go.mod", "tools/locks/*.txt", "files/locks/*")
 # Files that say nothing to a machine, or are made by a tool that pins by itself.
-UNREAD = ("*.md", "uv.lock", "tools/packer/*/go.sum", "files/versions.yml", "*.csv", "LICENSE", "tests/*")
+UNREAD = (
+    "*.md",
+    "uv.lock",
+    "tools/packer/*/go.sum",
+    "files/versions.yml",
+    "*.csv",
+    "LICENSE",
+    "tests/*",
+    "molecule/*/files/*",
+)
 
 _NUMBER = r"v?(\d+(?:\.\d+)+)"
 _WRITTEN = {

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import repo_checks
+import variables_doc
 from steps import ROOT, tracked
 
 VERSIONS = "packer: 1.15.0\npacker_minimum: 1.11.0\npacker_plugin_amazon: 1.8.1\nray: 2.60.0\nuv: 0.13.9\n"
@@ -40,8 +41,9 @@ def test_the_repository_keeps_its_rules(check: Callable[[], list[str]]) -> None:
     assert not findings, "\n" + "\n".join(findings)
 
 
-def test_role_readmes_are_up_to_date() -> None:
-    command = [sys.executable, "tools/role_readme.py", "--check"]
+@pytest.mark.parametrize("tool", ["tools/role_readme.py", "tools/variables_doc.py"])
+def test_what_is_generated_is_up_to_date(tool: str) -> None:
+    command = [sys.executable, tool, "--check"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, f"run `make readmes`\n{result.stdout}{result.stderr}"
 
@@ -186,3 +188,16 @@ def test_another_roles_variable_is_found_unless_it_is_handed_over(tmp_path: Path
     assert repo_checks.foreign_variables(tmp_path) == [
         "roles/ray/tasks/main.yml: base_user belongs to the role base"
     ]
+
+
+def test_variables_are_read_with_the_comments_that_explain_them() -> None:
+    text = '# --- part\n\n# Above, on\n# two lines.\na: 1\n\nb: "x|y" # behind\n# both\nc: 1\nd: 2\n'
+    assert list(variables_doc.playbook_rows(text)) == [
+        ("`a`", "`1`", "Above, on two lines."),
+        ("`b`", "`x\\|y`", "behind"),
+        ("`c`", "`1`", "both"),
+        ("`d`", "`2`", "both"),
+    ]
+    text = 'variable "a" {\n  description = "It\'s \\"a\\"."\n  default = []\n}\n'
+    text += 'variable "b" {\n  type = string\n}\n'
+    assert list(variables_doc.packer_rows(text)) == [("`a`", "`[]`", 'It\'s "a".'), ("`b`", "*required*", "")]
