@@ -433,6 +433,7 @@ def variable_refusals(variables: Mapping[str, Any], *, launching: bool = True) -
         for name in known
         if launching or not (name.startswith("launch_") or name in ("ingot_ssh_key", "ingot_connect"))
     }
+    known |= {"destroy_confirm"}  # of the command line only
     return [*check_variables(variables, role_options(), known), *check_missing(variables, needed)]
 
 
