@@ -30,7 +30,7 @@ from pathlib import Path
 
 from steps import ROOT, ToolError, fail, seconds
 
-FENCE = re.compile(r"^(```+)\s*(\S*)\s*$")
+FENCE = re.compile(r"^(\s*)(```+)\s*(\S*)\s*$")
 MARKER = re.compile(r"^<!--\s*run:\s*(\w+)(?:\((.*)\))?\s*-->$")
 KINDS = ("aws", "host", "step", "skip")
 LIMIT = 20 * 60.0  # seconds for one command: a bake on a busy machine takes most of it
@@ -83,14 +83,16 @@ def parse(document: Path) -> list[Command]:
         place = f"{document}:{number}"
         match = FENCE.match(line)
         if fence:
-            if match and match[1] == fence and not match[2]:
+            if match and match[2] == fence and not match[3]:
                 if language == "console":
                     commands += commands_of(document, block, kind, note)
                 fence, kind, note, block = "", "aws", "", []
             else:
                 block.append((number, line))
         elif match:
-            fence, language = match[1], match[2]
+            fence, language = match[2], match[3]
+            if language == "console" and match[1]:
+                raise ToolError(f"{place}: a console block is not indented, or its commands would not be found")
             if language in REFUSED_LANGUAGES:
                 raise ToolError(f"{place}: write commands as ```console with '$ ' so that they are run")
         elif line.startswith("<!-- run:"):
