@@ -122,7 +122,7 @@ class Control:
         return {
             "AWS_ENDPOINT_URL": self.settings.endpoint_url,
             "AWS_ACCESS_KEY_ID": "AKIAINGOTLOCALREGION",
-            "AWS_SECRET_ACCESS_KEY": "local",  # noqa: S105  (the local region takes any)
+            "AWS_SECRET_ACCESS_KEY": "0nlyTheL0calRegionTakesThis",  # noqa: S105  (the local region takes any)
             "AWS_REGION": self.settings.region,
             "AWS_DEFAULT_REGION": self.settings.region,
             "AWS_EC2_METADATA_DISABLED": "true",
