@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,31 +10,35 @@ from ansible.errors import AnsibleFilterError
 from ingot import sizing
 
 
-def ingot_sizing(model: Mapping[str, Any], cores: int, memory_bytes: int, **options: Any) -> dict[str, int]:
-    """Size a replica of ``model`` (see ``ingot_model``) for a host.
+def ingot_sizing(
+    shape: Mapping[str, Any], model_id: str, cores: int, memory_bytes: int, **options: Any
+) -> dict[str, int]:
+    """Size a replica for a host.
 
-    ``options`` are those of ``ingot.sizing.size`` and ``shm_bytes``; empty strings and zeros count as not
-    given, so that a role can pass its own variables through.
+    Args:
+        shape: the model's, as in files/models.yml (weight_bytes, layers, kv_heads, head_dim, max_model_len).
+        model_id: its name, for messages.
+        cores, memory_bytes: of the smallest host that serves it.
+        options: ``dtype``, ``shm_bytes`` and those of ``ingot.sizing.size``. Empty strings and zeros count as
+            not given, so that a role can pass its own variables through.
     """
     given = {key: value for key, value in options.items() if value not in ("", 0, None)}
     shm = given.pop("shm_bytes", None)
-    host = sizing.Host(
-        cores=int(cores), memory_bytes=int(memory_bytes), shm_bytes=None if shm is None else int(shm)
-    )
     try:
-        return sizing.as_dict(sizing.size(host, sizing.Model(**model), **given))
+        model = sizing.Model(
+            model_id=model_id,
+            weight_bytes=int(shape["weight_bytes"]),
+            layers=int(shape["layers"]),
+            kv_heads=int(shape["kv_heads"]),
+            head_dim=int(shape["head_dim"]),
+            max_positions=int(shape["max_model_len"]),
+            dtype=given.pop("dtype", "bfloat16"),
+        )
+        host = sizing.Host(int(cores), int(memory_bytes), None if shm is None else int(shm))
+        return sizing.as_dict(sizing.size(host, model, **given))
+    except KeyError as error:
+        raise AnsibleFilterError(f"the shape of {model_id} has no {error.args[0]!r}") from error
     except (sizing.SizingError, TypeError) as error:
-        raise AnsibleFilterError(str(error)) from error
-
-
-def ingot_model(
-    config: str | Mapping[str, Any], model_id: str, weight_bytes: int, dtype: str = "bfloat16"
-) -> dict[str, Any]:
-    """The shape of a model from its ``config.json``, parsed or as text, for ``ingot_sizing``."""
-    parsed = json.loads(config) if isinstance(config, str) else config
-    try:
-        return vars(sizing.model_from_config(model_id, parsed, weight_bytes, dtype)).copy()
-    except sizing.SizingError as error:
         raise AnsibleFilterError(str(error)) from error
 
 
@@ -54,7 +57,6 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {
-            "ingot_model": ingot_model,
             "ingot_object_store_bytes": ingot_object_store_bytes,
             "ingot_ray_num_cpus": ingot_ray_num_cpus,
             "ingot_sizing": ingot_sizing,

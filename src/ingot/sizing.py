@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 MIB = 1024**2
 GIB = 1024**3
@@ -108,37 +107,6 @@ def dtype_bytes(dtype: str) -> int:
     if name not in DTYPE_BYTES:
         raise SizingError(f"unknown dtype {dtype!r}: expected one of {', '.join(sorted(DTYPE_BYTES))}")
     return DTYPE_BYTES[name]
-
-
-def model_from_config(
-    model_id: str, config: Mapping[str, Any], weight_bytes: int, dtype: str = "bfloat16"
-) -> Model:
-    """Read the shape from a Hugging Face ``config.json``.
-
-    Args:
-        model_id: name for messages.
-        config: the parsed file; of a multimodal model its ``text_config`` counts.
-        weight_bytes: size of the weight files as the engine holds them.
-        dtype: element type of KV cache and activations.
-    """
-    text: Mapping[str, Any] = config.get("text_config") or config
-    try:
-        heads = int(text["num_attention_heads"])
-        head_dim = text.get("head_dim")
-        return Model(
-            model_id=model_id,
-            weight_bytes=int(weight_bytes),
-            layers=int(text["num_hidden_layers"]),
-            kv_heads=int(text.get("num_key_value_heads") or heads),
-            head_dim=int(head_dim if head_dim is not None else int(text["hidden_size"]) // heads),
-            max_positions=int(text["max_position_embeddings"]),
-            dtype=dtype,
-        )
-    except KeyError as error:
-        raise SizingError(
-            f"config.json of {model_id} has no {error.args[0]!r}: it is no decoder-only transformer "
-            "that Ingot can size. Give its figures in serving_model_shape."
-        ) from None
 
 
 def engine_cpus(cores: int) -> tuple[int, int]:

@@ -90,26 +90,6 @@ def test_timeouts_grow_with_the_weights_and_shrink_without_compile() -> None:
     assert size(Host(2, 8 * GIB), SMOL, drain_s=300).stop_timeout_s > 300
 
 
-def test_model_from_config_reads_text_config_and_defaults() -> None:
-    config = {
-        "num_attention_heads": 9,
-        "hidden_size": 576,
-        "num_hidden_layers": 30,
-        "max_position_embeddings": 8192,
-    }
-    plain = sizing.model_from_config("m", config, 1)
-    assert (plain.kv_heads, plain.head_dim) == (9, 64)
-    nested = sizing.model_from_config(
-        "m", {"text_config": config | {"num_key_value_heads": 3, "head_dim": 32}}, 1
-    )
-    assert (nested.kv_heads, nested.head_dim) == (3, 32)
-
-
-def test_model_from_config_names_what_is_missing() -> None:
-    with pytest.raises(SizingError, match="no 'num_hidden_layers'"):
-        sizing.model_from_config("whisper", {"num_attention_heads": 8, "hidden_size": 512}, 1)
-
-
 @pytest.mark.parametrize(("dtype", "expected"), [("torch.bfloat16", 2), ("float32", 4)])
 def test_dtype_bytes(dtype: str, expected: int) -> None:
     assert sizing.dtype_bytes(dtype) == expected

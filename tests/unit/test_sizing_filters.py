@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 from types import ModuleType
 
@@ -12,13 +11,7 @@ from ansible.errors import AnsibleFilterError
 from jinja2 import Environment
 
 ROOT = Path(__file__).parents[2]
-CONFIG = {
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "hidden_size": 576,
-    "num_hidden_layers": 30,
-    "max_position_embeddings": 8192,
-}
+SHAPE = {"layers": 30, "kv_heads": 3, "head_dim": 64, "max_model_len": 8192, "weight_bytes": 269060552}
 
 
 def plugin() -> ModuleType:
@@ -37,11 +30,11 @@ def render(template: str, **variables: object) -> str:
     return environment.from_string(template).render(**variables)
 
 
-def test_a_template_sizes_a_model_from_its_config_text() -> None:
+def test_a_template_sizes_a_model_from_the_catalogue() -> None:
     text = render(
-        "{{ (config | ingot_model('m', 283115520) | ingot_sizing(2, 8589934592, mode='vllm', "
-        "max_model_len=2048, max_num_seqs=0, kv_cache_bytes='')).max_model_len }}",
-        config=json.dumps(CONFIG),
+        "{{ (shape | ingot_sizing('m', 2, 8589934592, mode='vllm', max_model_len=2048, max_num_seqs=0, "
+        "kv_cache_bytes='')).max_model_len }}",
+        shape=SHAPE,
     )
     assert text == "2048"
 
@@ -53,9 +46,14 @@ def test_ray_figures() -> None:
 
 def test_a_refusal_reaches_the_user_as_it_is() -> None:
     with pytest.raises(AnsibleFilterError, match=r"m does not fit: it needs .* and the host has 1\.00 GiB"):
-        render("{{ config | ingot_model('m', 283115520) | ingot_sizing(2, 1073741824) }}", config=CONFIG)
+        render("{{ shape | ingot_sizing('m', 2, 1073741824) }}", shape=SHAPE)
 
 
 def test_an_unknown_option_is_an_error() -> None:
     with pytest.raises(AnsibleFilterError, match="unexpected keyword"):
-        render("{{ config | ingot_model('m', 1) | ingot_sizing(2, 8589934592, max_len=3) }}", config=CONFIG)
+        render("{{ shape | ingot_sizing('m', 2, 8589934592, max_len=3) }}", shape=SHAPE)
+
+
+def test_a_shape_that_lacks_something_is_an_error() -> None:
+    with pytest.raises(AnsibleFilterError, match="the shape of m has no 'layers'"):
+        render("{{ {'weight_bytes': 1} | ingot_sizing('m', 2, 8589934592) }}")
