@@ -92,7 +92,7 @@ def parse(document: Path) -> list[Command]:
         elif match:
             fence, language = match[2], match[3]
             if language == "console" and match[1]:
-                raise ToolError(f"{place}: a console block is not indented, or its commands would not be found")
+                raise ToolError(f"{place}: an indented console block would not be run; move it to the margin")
             if language in REFUSED_LANGUAGES:
                 raise ToolError(f"{place}: write commands as ```console with '$ ' so that they are run")
         elif line.startswith("<!-- run:"):

@@ -86,7 +86,7 @@ def test_other_blocks_are_left_alone(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("```bash\nrm x\n```\n", "write commands as ```console"),
-        ("- x\n\n  ```console\n  $ ls\n  ```\n", "not indented"),
+        ("- x\n\n  ```console\n  $ ls\n  ```\n", "move it to the margin"),
         ("```console\nls\n```\n", "begins with '\\$ '"),
         ("```console\n$ ls\n", "not closed"),
         ("<!-- run: skip() -->\n```console\n$ ls\n```\n", "needs a reason"),
