@@ -32,7 +32,7 @@ bench-local: setup ## Measure the local EC2: launch to SSH, ten launches at once
 	@.venv/bin/python tools/bench_local.py
 
 locks: .venv ## Make the lock files anew from files/versions.yml
-	@.venv/bin/python tools/locks.py
+	@.venv/bin/python tools/locks.py --uv "$$(.venv/bin/python tools/venvs.py)"
 
 readmes: .venv ## Write the roles' variable tables and docs/variables.md from what they describe
 	@.venv/bin/python tools/role_readme.py

@@ -1,7 +1,7 @@
 """Measures the local EC2 against its goals: launch to SSH, ten launches at once, CreateImage of 1 GiB.
 
-Runs in a region of its own, which it purges at the end. Goals are for an idle machine of two cores: a missed one
-is said, and fails nothing.
+Runs in a region of its own, which it purges at the end. Goals are for an idle machine of two cores; one
+that is missed is said, and fails nothing.
 """
 
 from __future__ import annotations

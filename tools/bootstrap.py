@@ -15,7 +15,7 @@ from pathlib import Path
 
 from packer_build import ensure_packer
 from steps import ROOT, ToolError, cache_dir, fail, run, seconds, step
-from venvs import locked_venv
+from venvs import uv
 
 WANTS = Path("/etc/systemd/system")
 POLICY = Path("/usr/sbin/policy-rc.d")
@@ -88,12 +88,12 @@ def install_packages() -> None:
 def make_venv() -> None:
     """uv at its pin, then the venv that uv.lock describes."""
     with step("uv (tools/locks/uv.txt)") as state:
-        uv = locked_venv("uv", cache_dir() / "uv") / "bin/uv"
-        state.note = f"{uv}"
+        program = uv()
+        state.note = f"{program}"
     with step("Python environment (.venv from uv.lock)") as state:
         # A venv that is there keeps its interpreter; a new one gets the distribution's, never a shim.
         choice = [] if (ROOT / ".venv/pyvenv.cfg").exists() else ["--python", "/usr/bin/python3"]
-        run([uv, "sync", "--locked", "--no-python-downloads", *choice], env={"VIRTUAL_ENV": ""})
+        run([program, "sync", "--locked", "--no-python-downloads", *choice], env={"VIRTUAL_ENV": ""})
         state.note = "as locked"
 
 
