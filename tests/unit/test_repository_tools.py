@@ -66,7 +66,8 @@ def test_an_ordinary_user_is_refused_and_told_what_to_do(tmp_path: Path) -> None
         (tmp_path / "tools").mkdir()
         script = tmp_path / "tools/bootstrap"
         shutil.copy(ROOT / "tools/bootstrap", script)
-        command = ["unshare", "--user", "sh", str(script), "rehearse"]  # uid 65534 in a namespace without a map
+        # uid 65534, in a namespace without a map
+        command = ["unshare", "--user", "sh", str(script), "rehearse"]
     else:
         command = ["sh", str(ROOT / "tools/bootstrap"), "rehearse"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
