@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import html
 import json
 import re
 import shutil
 import subprocess
 import sys
 import time
-import urllib.parse
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,15 +65,13 @@ def _alone(mirror: Path) -> Iterator[None]:
 
 
 def ensure_wheels(mirror: Path, locks: tuple[Path, ...], echo: Echo) -> None:
-    """``wheels/``: the wheels of the locks that fit Debian 13 on x86_64, and a page of links to them."""
+    """``wheels/``: the wheels of the locks that fit Debian 13 on x86_64. ``simple/``: an index of them."""
     wheels = mirror / "wheels"
     wheels.mkdir(exist_ok=True)
-    made = False
     for lock in locks:
         stamp = wheels / f".{lock.stem}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:16]}.json"
         if _is_whole(wheels, stamp):
             continue
-        made = True
         started = time.monotonic()
         packages = len(re.findall(r"^[A-Za-z0-9]", lock.read_text(), flags=re.MULTILINE))
         echo(f"mirror: fetching the wheels of {lock.name} ({packages} packages)")
@@ -85,8 +81,7 @@ def ensure_wheels(mirror: Path, locks: tuple[Path, ...], echo: Echo) -> None:
         stamp.write_text(json.dumps({name: (wheels / name).stat().st_size for name in names}, indent=1))
         total = sum((wheels / name).stat().st_size for name in names) / 1e9
         echo(f"mirror: {len(names)} wheels, {total:.1f} GB, {time.monotonic() - started:.0f} s")
-    if made or not (wheels / "index.html").exists():
-        _write_index(wheels)
+    _write_index(mirror)
 
 
 def _is_whole(wheels: Path, stamp: Path) -> bool:
@@ -125,13 +120,18 @@ def _download(lock: Path, wheels: Path, echo: Echo) -> list[str]:
     return sorted(path.name for path in wheels.glob("*.whl") if sha256_of(path) in hashes)
 
 
-def _write_index(wheels: Path) -> None:
-    """A page of links, which is what installers mean by --find-links."""
-    names = sorted(path.name for path in wheels.glob("*.whl"))
-    links = "".join(f'<a href="{urllib.parse.quote(name)}">{html.escape(name)}</a><br>\n' for name in names)
-    partial = wheels / ".index.html"
-    partial.write_text(f"<!DOCTYPE html>\n<html><body>\n{links}</body></html>\n", encoding="utf-8")
-    partial.replace(wheels / "index.html")
+def _write_index(mirror: Path) -> None:
+    """``simple/``: a directory for each package, which the mirror's lists of links make a package index.
+
+    With it a machine asks nobody else: links alone are an addition to an index, never instead of one.
+    """
+    index = mirror / "simple"
+    for wheel in (mirror / "wheels").glob("*.whl"):
+        link = index / re.sub(r"[-_.]+", "-", wheel.name.split("-")[0]).lower() / wheel.name
+        if not link.exists() or not link.samefile(wheel):
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
+            link.hardlink_to(wheel)
 
 
 def ensure_model(mirror: Path, echo: Echo) -> None:
