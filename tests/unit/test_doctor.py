@@ -451,11 +451,12 @@ class FakeDashboard(serve.Dashboard):
     def __init__(self, answers: list[Any]) -> None:
         super().__init__("http://test")
         object.__setattr__(self, "answers", answers)
+        object.__setattr__(self, "put", [])
 
     def call(self, method: str, path: str, body: object = None) -> Any:
         answers: list[Any] = self.answers  # type: ignore[attr-defined]
         if method == "PUT":
-            return None
+            return self.put.append(body)  # type: ignore[attr-defined]
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
 
@@ -500,6 +501,50 @@ def test_deploy_ends_at_the_first_failed_replica_with_node_and_cause() -> None:
 def test_deploy_gives_up_in_time_and_points_to_the_workers() -> None:
     with pytest.raises(serve.DeployError, match=r"after 10 s \(LLMServer:m 1/3\).*ray-worker"):
         deploy([answer()], timeout=10)
+
+
+def test_an_application_that_the_head_forgot_is_deployed_again() -> None:
+    """After READY: the head was restarted once, then the test ends the endless watch."""
+    said: list[str] = []
+    clock = Clock()
+    dashboard = FakeDashboard([answer("RUNNING", replicas=3), {}, {}, answer("RUNNING", replicas=3)])
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if clock.now > 100:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        serve.watch(dashboard, {"the": "config"}, timeout=60, say=said.append, clock=clock, sleep=sleep)
+    assert dashboard.put == [{"the": "config"}]
+    assert said.index("the head has forgotten the application: deploying it again") == 1
+    assert said[-1].endswith("LLMServer:m 3/3")
+
+
+def test_a_head_that_is_away_does_not_end_the_watch() -> None:
+    class Away(serve.Dashboard):
+        def call(self, method: str, path: str, body: object = None) -> Any:
+            raise ConnectionRefusedError("refused")
+
+    said: list[str] = []
+    clock = Clock()
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if clock.now > 100:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        serve.watch(Away("http://test"), {}, timeout=60, say=said.append, clock=clock, sleep=sleep)
+    assert said == ["the head does not answer (refused)"]
+
+
+def test_notify_reaches_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+        server.bind(str(tmp_path / "n"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "n"))
+        serve.notify("READY=1")
+        assert server.recv(100) == b"READY=1"
 
 
 # --- the command ------------------------------------------------------------------------------------------

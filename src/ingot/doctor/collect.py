@@ -17,6 +17,8 @@ from .settings import Settings
 JOURNAL_LINES = 2000
 LOG_BYTES = 256 * 1024
 LOG_AGE = 15 * 60  # of a worker that died; older ones belong to a trouble that is over
+# Watched where they are enabled, whoever configured them.
+OPTIONAL_UNITS = ("haproxy.service",)
 # Where a replica's own words end up, and where the controller repeats them.
 RAY_LOGS = ("worker-*.err", "worker-*.out", "serve/replica_*.log", "raylet.err", "gcs_server.err")
 
@@ -32,6 +34,7 @@ class Unit:
     restarts: int
     invocation: str
     load: str
+    enabled: bool
 
     @property
     def failing(self) -> bool:
@@ -49,7 +52,7 @@ class Unit:
 
 def unit(name: str) -> Unit:
     """Ask systemd."""
-    wanted = ("ActiveState", "SubState", "Result", "NRestarts", "InvocationID", "LoadState")
+    wanted = ("ActiveState", "SubState", "Result", "NRestarts", "InvocationID", "LoadState", "UnitFileState")
     answer = _run("systemctl", "show", name, *(f"--property={item}" for item in wanted))
     values = dict(line.partition("=")[::2] for line in answer.splitlines() if "=" in line)
     return Unit(
@@ -60,6 +63,7 @@ def unit(name: str) -> Unit:
         restarts=int(values.get("NRestarts") or 0),
         invocation=values.get("InvocationID", ""),
         load=values.get("LoadState", ""),
+        enabled=values.get("UnitFileState") == "enabled",
     )
 
 
@@ -74,9 +78,9 @@ def journal(state: Unit) -> list[str]:
 
 def unit_findings(settings: Settings) -> Iterator[Finding]:
     """What is wrong with each unit that should run here."""
-    for name in settings.units:
+    for name in (*settings.units, *OPTIONAL_UNITS):
         state = unit(name)
-        if state.running:
+        if state.running or (name in OPTIONAL_UNITS and not state.enabled):
             continue
         place = {"node": settings.node, "unit": name, "source": "journal"}
         found = first_cause(journal(state)) if state.failing else None

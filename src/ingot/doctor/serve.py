@@ -1,13 +1,16 @@
-"""Deploy the Serve application and watch until it answers or until the first replica fails.
+"""Deploy the Serve application, and keep it deployed.
 
 Ray Serve tries a broken replica again and again and reports at the end that it "failed to start 11 times in a
-row". Here the first failure ends the wait, with the controller's message and the way to the cause.
+row". Here the first failure ends the start, with the controller's message and the way to the cause. Once all
+replicas run, systemd is told that the unit is ready; from then on a head that was restarted, and so has
+forgotten the application, gets it again.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 import urllib.error
@@ -15,12 +18,13 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .causes import first_cause
 
 PATH = "/api/serve/applications/"
 POLL = 2.0
+WATCH = 15.0
 # The dashboard comes up after the GCS, 5 s on an idle machine.
 DASHBOARD_TIMEOUT = 120.0
 
@@ -157,18 +161,60 @@ def _explain(summary: str) -> str:
     return f"{text}\n{cause.text()}" if cause else text
 
 
+def watch(
+    dashboard: Dashboard,
+    config: Mapping[str, Any],
+    *,
+    timeout: float,
+    say: Callable[[str], None] = print,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> NoReturn:
+    """Deploy again whenever the head has lost the application; say it when a deployment changes.
+
+    A single replica that dies is Serve's to replace. A head that is away is systemd's to bring back.
+    """
+    said = ""
+    while True:
+        sleep(WATCH)
+        try:
+            answer = dashboard.call("GET", PATH)
+        except OSError as error:
+            state = State(False, False, f"the head does not answer ({error})")
+        else:
+            if not answer.get("applications"):
+                say("the head has forgotten the application: deploying it again")
+                deploy(dashboard, config, timeout=timeout, say=say, clock=clock, sleep=sleep)
+            state = read_state(answer)
+        if state.summary != said:
+            said = state.summary
+            say(said)
+
+
+def notify(state: str) -> None:
+    """Tell systemd, where it listens (sd_notify)."""
+    path = os.environ.get("NOTIFY_SOCKET")
+    if not path:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.connect("\0" + path[1:] if path.startswith("@") else path)
+        channel.sendall(state.encode())
+
+
 def main(config: Path, url: str, timeout: float) -> int:
-    """Entry of ``ingot serve``."""
+    """Entry of ``ingot serve``; returns only when the application does not start."""
     token_path = os.environ.get("RAY_AUTH_TOKEN_PATH")
     token = Path(token_path).read_text(encoding="utf-8").strip() if token_path else ""
+    dashboard = Dashboard(url, token)
+    application = json.loads(config.read_text(encoding="utf-8"))
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
     try:
-        deploy(
-            Dashboard(url, token),
-            json.loads(config.read_text(encoding="utf-8")),
-            timeout=timeout,
-            say=lambda text: print(text, flush=True),
-        )
+        deploy(dashboard, application, timeout=timeout, say=say)
+        notify("READY=1")
+        watch(dashboard, application, timeout=timeout, say=say)
     except DeployError as error:
         print(f"ingot: {error}", file=sys.stderr)
         return 1
-    return 0
