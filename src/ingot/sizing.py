@@ -90,13 +90,13 @@ class Sizing:
 
     engine_cpus: int  # what one replica's bundle asks of Ray
     reserved_cpus: int  # left out of the engine's OpenMP pool, for the HTTP processes
-    omp_threads: int
     ray_num_cpus: int  # logical; may exceed the cores
     object_store_bytes: int
     kv_cache_bytes: int
     max_model_len: int
     max_num_seqs: int
-    needed_bytes: int
+    needed_bytes: int  # of the whole node
+    engine_bytes: int  # of that, what an engine that starts adds to a running system
     start_timeout_s: int
     stop_timeout_s: int
 
@@ -112,15 +112,16 @@ def dtype_bytes(dtype: str) -> int:
 def engine_cpus(cores: int) -> tuple[int, int]:
     """Split a host's cores into those of the engine and those kept for HTTP, tokenising and Ray.
 
-    Small hosts keep nothing back: on two cores a reserved one would halve the throughput, and the scheduler
-    shares better than a fence does.
+    vLLM wants one core for its scheduler, which spins while requests run (``utils/ompmultiprocessing.py``), and
+    gives that up where it would be left without threads; so do we. On x86 it then takes one thread of each
+    physical core by itself.
 
     Returns:
         (cores of the engine, cores reserved).
     """
     if cores < 1:
         raise SizingError(f"a host has at least one core, not {cores}")
-    reserved = 0 if cores <= 4 else 1 if cores <= 32 else 2
+    reserved = 0 if cores <= 2 else 1 if cores <= 32 else 2
     return cores - reserved, reserved
 
 
@@ -143,14 +144,21 @@ def object_store_bytes(memory_bytes: int, shm_bytes: int | None = None) -> int:
     return max(OBJECT_STORE_MINIMUM, wanted)
 
 
+def standing_bytes(mode: str, memory_bytes: int, shm_bytes: int | None = None) -> int:
+    """Memory that a node uses before an engine starts."""
+    if mode == "vllm":
+        return SYSTEM_RESERVE
+    if mode == "ray_serve":
+        return SYSTEM_RESERVE + RAY_NODE_OVERHEAD + object_store_bytes(memory_bytes, shm_bytes)
+    raise SizingError(f"unknown serving mode {mode!r}: expected ray_serve or vllm")
+
+
 def overhead_bytes(mode: str, memory_bytes: int, shm_bytes: int | None = None) -> int:
     """Memory of a serving node besides weights and KV cache."""
-    engine = SYSTEM_RESERVE + WORKER_OVERHEAD + ENGINE_CORE_OVERHEAD + REPLICA_OVERHEAD
-    if mode == "vllm":
-        return engine
+    processes = WORKER_OVERHEAD + ENGINE_CORE_OVERHEAD + REPLICA_OVERHEAD
     if mode == "ray_serve":
-        return engine + INGRESS_OVERHEAD + RAY_NODE_OVERHEAD + object_store_bytes(memory_bytes, shm_bytes)
-    raise SizingError(f"unknown serving mode {mode!r}: expected ray_serve or vllm")
+        processes += INGRESS_OVERHEAD
+    return standing_bytes(mode, memory_bytes, shm_bytes) + processes
 
 
 def start_timeout_s(weight_bytes: int, cores: int, *, eager: bool = False) -> int:
@@ -216,13 +224,13 @@ def size(
     return Sizing(
         engine_cpus=engine,
         reserved_cpus=reserved,
-        omp_threads=engine,
         ray_num_cpus=ray_num_cpus(host.cores),
         object_store_bytes=object_store_bytes(host.memory_bytes, host.shm_bytes),
         kv_cache_bytes=kv,
         max_model_len=length,
         max_num_seqs=max_num_seqs or max(1, min(MAX_NUM_SEQS, concurrent)),
         needed_bytes=needed,
+        engine_bytes=needed - standing_bytes(mode, host.memory_bytes, host.shm_bytes),
         start_timeout_s=start_timeout_s(model.weight_bytes, host.cores, eager=eager),
         stop_timeout_s=drain_s + STOP_MARGIN,
     )
