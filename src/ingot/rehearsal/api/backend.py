@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from moto.ec2 import urls
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.amis import Ami
 from moto.ec2.models.instances import Instance, MetadataOptions, Reservation
@@ -74,6 +75,11 @@ class LocalBackend(EC2Backend):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "region"}
+
+    @property
+    def _url_module(self) -> Any:
+        # moto finds the routes of a backend by the name of its module
+        return urls
 
     # -- instances ---------------------------------------------------------------------------------------------------
 
@@ -172,6 +178,10 @@ class LocalBackend(EC2Backend):
         return image
 
     def _require_network(self, kwargs: dict[str, Any]) -> None:
+        if not kwargs.get("subnet_id") and not kwargs.get("nics"):  # moto would take an address from anywhere
+            subnets = self.get_default_subnets()
+            zone = (kwargs.get("placement") or {}).get("AvailabilityZone") or min(subnets)
+            kwargs["subnet_id"] = subnets[zone].id
         subnet_ids = [kwargs.get("subnet_id"), *(n.get("SubnetId") for n in kwargs.get("nics") or [])]
         for subnet_id in filter(None, subnet_ids):
             if self.get_subnet(subnet_id).vpc_id != self.default_vpc.id:

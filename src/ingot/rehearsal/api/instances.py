@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import copy
 import logging
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -40,6 +41,8 @@ INITIALIZING_SECONDS = 300
 
 class LocalInstance(Instance):
     """One instance and its machine. moto makes the object, ``adopt`` makes it one of ours."""
+
+    ena_support = True
 
     layers: tuple[Path, ...]
     public_key: str | None
@@ -142,23 +145,29 @@ class LocalInstance(Instance):
             NoCapacity: the host cannot hold it; nothing was created.
         """
         machine = self.machine()
+        ended = threading.Event()  # the host is done with it, one way or the other
+        refusals: list[NoCapacity] = []
 
         def launch() -> None:
             try:
                 self.region.host.launch(machine)
-            except NoCapacity:
-                raise
+            except NoCapacity as error:
+                refusals.append(error)
+                return
             except MachineError as error:
+                ended.set()  # before the lock is asked for: the caller holds it while it waits
                 self._launch_failed(str(error))
                 return
+            finally:
+                ended.set()
             self._settle(MachineState.PENDING, MachineState.RUNNING)
 
-        launching = self.region.queues.submit(self.id, launch)
+        self.region.queues.submit(self.id, launch)
         # The host books the machine before it builds it; the rest of the launch needs no waiting client.
-        while not launching.done() and self.region.host.state(self.id) is MachineState.TERMINATED:
-            time.sleep(0.02)
-        if launching.done() and isinstance(launching.exception(), NoCapacity):
-            raise cast(NoCapacity, launching.exception())
+        while self.region.host.state(self.id) is MachineState.TERMINATED and not ended.wait(0.02):
+            pass
+        if refusals:
+            raise refusals[0]
 
     def start(self, *args: Any, **kwargs: Any) -> InstanceState:
         previous = copy.copy(self._state)
