@@ -180,7 +180,9 @@ class LocalBackend(EC2Backend):
     def _require_network(self, kwargs: dict[str, Any]) -> None:
         if not kwargs.get("subnet_id") and not kwargs.get("nics"):  # moto would take an address from anywhere
             subnets = self.get_default_subnets()
-            zone = (kwargs.get("placement") or {}).get("AvailabilityZone") or min(subnets)
+            zone = kwargs.get("placement") or min(subnets)
+            if zone not in subnets:
+                raise errors.invalid_value(f"Invalid availability zone: [{zone}]")
             kwargs["subnet_id"] = subnets[zone].id
         subnet_ids = [kwargs.get("subnet_id"), *(n.get("SubnetId") for n in kwargs.get("nics") or [])]
         for subnet_id in filter(None, subnet_ids):
