@@ -12,7 +12,7 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
@@ -106,6 +106,21 @@ class ModelSource(_Strict):
             commit = urllib.parse.quote(revision, safe="")
             return f"{self.endpoint.rstrip('/')}/{model_id}/resolve/{commit}/{quoted}"
         return f"{(self.location or '').rstrip('/')}/{quoted}"
+
+
+def override_source(model_id: str, source: Mapping[str, Any]) -> ModelSource:
+    """A source for whichever model: its ``location`` holds a directory for each, called like its id.
+
+    Raises:
+        ModelError: the kind is unknown, or the location does not fit it.
+    """
+    values = dict(source)
+    if values.get("location"):
+        values["location"] = f"{values['location'].rstrip('/')}/{check_model_id(model_id)}"
+    try:
+        return ModelSource.model_validate(values)
+    except ValidationError as error:
+        raise ModelError("the source is not valid: " + "; ".join(d["msg"] for d in error.errors())) from error
 
 
 class Model(_Strict):
