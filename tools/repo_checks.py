@@ -181,7 +181,7 @@ def task_files(root: Path) -> list[str]:
     for path in sorted(files):
         name = path.relative_to(root)
         lines = path.read_text().count("\n")
-        if lines >= MAX_TASK_LINES:
+        if lines >= MAX_TASK_LINES and "tasks" in path.parts:
             problems.append(f"{name}: {lines} lines; split it below {MAX_TASK_LINES}")
         for task in _tasks(load(path)):
             title = str(task.get("name", ""))
