@@ -133,11 +133,11 @@ class Runner:
         self.end_child()
 
     def end_child(self) -> None:
-        """Ask the step's whole process group to end; a minute later, make it."""
+        """End the step's process group: first as Ctrl-C does, which lets pytest and Packer clean up."""
         child = self.child
         if child is None or child.poll() is not None:
             return
-        for sent, patience in ((signal.SIGTERM, 60), (signal.SIGKILL, 10)):
+        for sent, patience in ((signal.SIGINT, 90), (signal.SIGTERM, 20), (signal.SIGKILL, 10)):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, sent)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -177,12 +177,9 @@ class Runner:
             failed = not passed
 
 
-def purge_region() -> Outcome:
-    """End the region and all that is in it; counts as a step, since leaving nothing behind is a promise."""
-    check = Check("nothing is left behind", "purge", tool("ingot", "local", "down", "--purge"), limit=5)
-    runner = Runner()
-    runner.run_all([check])
-    return runner.outcomes[0]
+def purge(name: str) -> Check:
+    """End the region with all that is in it."""
+    return Check(name, "purge", tool("ingot", "local", "down", "--purge"))
 
 
 def totals(outcomes: Sequence[Outcome]) -> str:
@@ -238,12 +235,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, runner.on_signal)
     needs_region = any(check.group not in ("lint", "unit") for check in chosen)
+    if needs_region:
+        # Before the first check that needs it, should an earlier run have been killed.
+        first = next(i for i, check in enumerate(chosen) if check.group not in ("lint", "unit"))
+        chosen.insert(first, purge("nothing is there from before"))
     try:
         runner.run_all(chosen)
     finally:
         outcomes = runner.outcomes
         if needs_region:
-            outcomes.append(purge_region())
+            last = Runner()  # one of its own: it runs whatever came before
+            last.run_all([purge("nothing is left behind")])
+            outcomes += last.outcomes
     duration = time.monotonic() - started
     print(f"\n{table(outcomes)}\n")
     if runner.stopped_by:

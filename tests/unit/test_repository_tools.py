@@ -172,7 +172,10 @@ def test_a_step_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     assert runner.outcomes[0].status == "failed"
     process = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
     # Gone, or dead and waiting for whoever is init here to notice.
-    assert not process.exists() or process.read_text().rpartition(")")[2].split()[0] == "Z"
+    deadline = time.monotonic() + 10
+    while process.exists() and process.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_signal_ends_the_step_and_skips_the_rest(tmp_path: Path) -> None:
