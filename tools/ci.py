@@ -110,7 +110,7 @@ def checks() -> list[Check]:
         Check("site.yml --check --diff", "rehearse", in_region(*site, "--check", "--diff")),
         Check("commands of the documents", "docs", (python, "tools/docs_run.py"), limit=15),
         *(
-            Check(f"molecule {name}", "molecule", in_region(*tool("molecule", "test", "-s", name)), limit=25)
+            Check(f"molecule {name}", "molecule", tool("molecule", "test", "-s", name), limit=25)
             for name in scenarios()
         ),
         Check(
@@ -148,7 +148,9 @@ class Runner:
 
     def run(self, check: Check) -> bool:
         """Run one command to its end, or to its limit."""
-        env = {**os.environ, "INGOT_LOCAL_NAME": REGION, "PYTHONUNBUFFERED": "1", **check.env}
+        path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+        common = {"PATH": path, "INGOT_LOCAL_NAME": REGION, "PYTHONUNBUFFERED": "1"}
+        env = {**os.environ, **common, **check.env}
         self.child = subprocess.Popen(
             check.argv, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, start_new_session=True
         )
