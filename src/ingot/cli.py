@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from ingot import models_cli
 from ingot.rehearsal import cli as local
 
 app = typer.Typer(
@@ -14,3 +15,4 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(local.app, name="local")
+app.add_typer(models_cli.app, name="models")
