@@ -151,15 +151,29 @@ class Session:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
+    def argv(self, command: Command) -> list[str]:
+        """The process that a command becomes."""
+        state = str(self.directory / command.kind)
+        if command.kind != "aws":
+            return ["bash", "-c", SCRIPT, "docs", state, command.text]
+        text = command.text.replace("inventories/aws", "inventories/rehearsal")
+        return [
+            str(ROOT / ".venv/bin/ingot"),
+            "local",
+            "run",
+            "--",
+            "bash",
+            "-c",
+            SCRIPT,
+            "docs",
+            state,
+            text,
+        ]
+
     def run(self, command: Command) -> tuple[int, str]:
         """Run one command; its status, and what it printed, which is shown as it comes."""
-        in_region = command.kind == "aws"
-        text = command.text.replace("inventories/aws", "inventories/rehearsal") if in_region else command.text
-        argv = ["bash", "-c", SCRIPT, "docs", str(self.directory / command.kind), text]
-        if in_region:
-            argv = [str(ROOT / ".venv/bin/ingot"), "local", "run", "--", *argv]
         process = subprocess.Popen(
-            argv,
+            self.argv(command),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -133,6 +133,15 @@ def test_a_session_keeps_directory_and_variables(tmp_path: Path) -> None:
     assert [command.note for command in skipped] == ["no account"]
 
 
+def test_commands_for_aws_run_in_the_region_with_its_inventory(tmp_path: Path) -> None:
+    text = "ansible-playbook -i inventories/aws site.yml"
+    aws, host = (Command(tmp_path, 1, text, (), kind) for kind in ("aws", "host"))
+    session = docs_run.Session(tmp_path)
+    assert session.argv(aws)[1:5] == ["local", "run", "--", "bash"]
+    assert session.argv(aws)[-1] == "ansible-playbook -i inventories/rehearsal site.yml"
+    assert (session.argv(host)[0], session.argv(host)[-1]) == ("bash", text)
+
+
 def test_a_failing_command_ends_the_document(tmp_path: Path) -> None:
     passed, failures, _ = run(tmp_path, f"$ true\n$ false | cat\n$ touch {tmp_path}/later")
     assert passed == 1
