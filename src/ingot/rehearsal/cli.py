@@ -19,6 +19,7 @@ from ingot.rehearsal.cgroups import CgroupError
 from ingot.rehearsal.config import Settings, SettingsError
 from ingot.rehearsal.control import Control, ControlError, settings_of_running
 from ingot.rehearsal.host import HostRefused
+from ingot.rehearsal.mirror_content import MirrorError, ensure
 from ingot.rehearsal.network import NetworkError
 from ingot.rehearsal.places import GIB
 
@@ -30,7 +31,7 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Instance = Annotated[str, typer.Argument(help="Instance id or Name tag.")]
-_EXPECTED = (BaseError, CgroupError, ControlError, HostRefused, NetworkError, SettingsError)
+_EXPECTED = (BaseError, CgroupError, ControlError, HostRefused, MirrorError, NetworkError, SettingsError)
 
 
 def _says_errors(function: Callable[P, R]) -> Callable[P, R]:
@@ -155,6 +156,13 @@ def ports(
     listen = f"TCP-LISTEN:{local},bind=127.0.0.1,fork,reuseaddr"
     command = control.command(["socat", listen, f"EXEC:{inside}"], netns=False)
     os.execvp(command[0], command)
+
+
+@app.command()
+@_says_errors
+def mirror() -> None:
+    """Fill the mirror that machines install from: wheels by the lock files, and the model of rehearsals."""
+    ensure(Settings.from_environment(), lambda text: err.print(text, markup=False))
 
 
 @app.command()

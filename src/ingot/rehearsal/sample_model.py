@@ -17,8 +17,6 @@ import numpy as np
 from gguf import GGUFReader
 from gguf.quants import dequantize
 
-MODEL_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
-
 _CONTROL_TOKEN = 3  # llama.cpp's token type of special tokens
 _TENSORS = {
     "token_embd": "model.embed_tokens",
