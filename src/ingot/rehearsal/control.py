@@ -129,6 +129,9 @@ class Control:
             "INGOT_MIRROR": self.settings.mirror_url,
             "INGOT_LOCAL_NAME": self.settings.name,
             "PKR_VAR_inventory": str(CHECKOUT / "inventories/rehearsal"),
+            # Packer runs inside the VPC here, and comes from the bridge's address.
+            "PKR_VAR_ssh_interface": "private_ip",
+            "PKR_VAR_builder_cidrs": f'["{self.settings.gateway}/32"]',
             "PATH": ":".join(path),
             "PACKER_PLUGIN_PATH": str(cache / "packer/plugins"),
             "PACKER_CONFIG_DIR": str(cache / "packer/config"),
