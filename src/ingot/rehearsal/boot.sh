@@ -7,20 +7,24 @@
 # no effect there either, which no service of ours depends on.
 own() {
     [ -d "$1" ] || return 0
-    mkdir -p /run/settings
-    mount -t tmpfs -o mode=0755,size=1m tmpfs /run/settings
-    for entry in "$1"/*; do
-        [ -f "$entry" ] && cat "$entry" > "/run/settings/${entry##*/}" 2> /dev/null
+    original=/run/original
+    mkdir -p "$original"
+    mount --rbind "$1" "$original"
+    mount --make-rprivate "$original"  # else unmounting it below would unmount what it is a copy of
+    mount -t tmpfs -o mode=0755,size=1m tmpfs "$1"
+    for entry in "$original"/*; do
+        [ -f "$entry" ] && cat "$entry" > "$1/${entry##*/}" 2> /dev/null
     done
     for kept in $2; do
-        if [ -d "$1/$kept" ]; then
-            mkdir "/run/settings/$kept"
+        if [ -d "$original/$kept" ]; then
+            mkdir "$1/$kept"
         else
-            : > "/run/settings/$kept"
+            : > "$1/$kept"
         fi
-        mount --rbind "$1/$kept" "/run/settings/$kept"
+        mount --rbind "$original/$kept" "$1/$kept"
     done
-    mount --move /run/settings "$1"
+    umount --lazy "$original"
+    rmdir "$original"
 }
 
 mount --bind /sys/hypervisor/meminfo /proc/meminfo

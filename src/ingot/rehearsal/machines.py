@@ -248,10 +248,12 @@ class NspawnHost:
                 "INGOT_MAC": machine.mac,
                 "INGOT_NAME": machine.instance_id,
             }
-            shared_memory = f"--tmpfs=/dev/shm:mode=1777,size={machine.memory_bytes // 2}"
+            # Debian's sizes, of this machine's memory: systemd would take half of the host's
+            half = f"mode=1777,size={machine.memory_bytes // 2}"
+            temporary = [f"--tmpfs=/dev/shm:{half}", f"--tmpfs=/tmp:{half}"]
             with self._console(live).open("ab") as console:
                 live.process = subprocess.Popen(
-                    [*_UNSHARE, str(_HERE / "launch.sh"), *_NSPAWN_OPTIONS, shared_memory],
+                    [*_UNSHARE, str(_HERE / "launch.sh"), *_NSPAWN_OPTIONS, *temporary],
                     stdin=subprocess.DEVNULL,
                     stdout=console,
                     stderr=subprocess.STDOUT,

@@ -26,13 +26,16 @@ IPv6AcceptRA=no
 ClientIdentifier=mac
 UseDomains=yes
 NETWORK
+# A VPC has no multicast: without this every name of one label costs seconds, and cloud-init asks for some at each boot.
+mkdir -p "$root/etc/systemd/resolved.conf.d"
+printf '[Resolve]\nLLMNR=no\nMulticastDNS=no\n' > "$root/etc/systemd/resolved.conf.d/ec2.conf"
 ln -sf ../run/systemd/resolve/stub-resolv.conf "$root/etc/resolv.conf"
 
 cat > "$root/etc/cloud/cloud.cfg.d/01_debian_cloud.cfg" <<'CLOUD'
 datasource_list: [ Ec2 ]
 network: { config: disabled }
 manage_etc_hosts: true
-apt_preserve_sources_list: true
+apt: { preserve_sources_list: true }
 disable_root: true
 ssh_pwauth: false
 system_info:
