@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -257,11 +256,3 @@ def _error(status: int, message: str) -> Response:
     page = f'<?xml version="1.0" encoding="iso-8859-1"?>\n<html><body><h1>{status} - {message}</h1></body></html>\n'
     return Response(page, status=status, mimetype="text/html")
 
-
-TAG_KEY_PATTERN = re.compile(r"[0-9a-zA-Z\-_+=,.@:]{1,255}")
-RESERVED_TAG_KEYS = (".", "..", "_index")
-
-
-def valid_tag_key(key: str) -> bool:
-    """Whether the metadata service can show a tag of this key."""
-    return bool(TAG_KEY_PATTERN.fullmatch(key)) and key not in RESERVED_TAG_KEYS

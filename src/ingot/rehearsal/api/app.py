@@ -85,19 +85,21 @@ class Endpoint:
                 if service == "ec2":
                     self._region.refresh(time.time())
                 content = self._moto(environ, remember)
+                self._save(service, environ["REQUEST_METHOD"], name)
             except NotImplementedError as error:
                 return _error("UnsupportedOperation", f"not in the local EC2: {error}", 400, json_protocol)
-            except (
-                Exception
-            ) as error:  # moto answers a bug of its own with a traceback in HTML, without a code
+            except Exception as error:  # moto answers a bug of its own with a traceback in HTML, without a code
                 log.exception("%s:%s", service, name)
                 return _error("InternalError", f"{type(error).__name__}: {error}", 500, json_protocol)
-            if service == "s3":
-                if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-                    self._store.save_s3_soon()
-            elif name is None or not name.startswith(READ_ONLY):
-                self._store.save()
         return answer["status"], answer["headers"], content
+
+    def _save(self, service: str, method: str, name: str | None) -> None:
+        """Before a changing call is answered: what a client was told must outlive a kill of this process."""
+        if service == "s3":
+            if method not in ("GET", "HEAD"):
+                self._store.save_s3_soon()
+        elif name is None or not name.startswith(READ_ONLY):
+            self._store.save()
 
     def _control(self, request: Request) -> Response:
         parts = request.path.removeprefix(CONTROL_PREFIX).split("/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from moto.ec2 import urls
+from moto.ec2.exceptions import InvalidLaunchTemplateNameAlreadyExistsError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.amis import Ami
 from moto.ec2.models.instances import Instance, MetadataOptions, Reservation
@@ -22,10 +24,12 @@ from ingot.rehearsal.api import errors, images
 from ingot.rehearsal.api.catalogue import InstanceSize, instance_size
 from ingot.rehearsal.api.images import LocalAmi, RootVolume
 from ingot.rehearsal.api.instances import LocalInstance
+from ingot.rehearsal.api.templates import LocalLaunchTemplate
 from ingot.rehearsal.model import MachineError, MachineState, NoCapacity
 
 log = logging.getLogger(__name__)
 
+METADATA_TAG_KEY = re.compile(r"[0-9a-zA-Z\-_+=,.@:]{1,255}")
 USER_DATA_LIMIT = 16384  # bytes, before base64
 
 
@@ -76,10 +80,29 @@ class LocalBackend(EC2Backend):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "region"}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # A subnet keeps its place among the free addresses in a cache of moto's that is not stored. It starts from
+        # the first again, skipping those in use, but not the router's and the two that AWS keeps.
+        for subnets in self.subnets.values():
+            for subnet in subnets.values():
+                subnet._reserved_ips |= subnet.aws_reserved_ips
+
     @property
     def _url_module(self) -> Any:
         # moto finds the routes of a backend by the name of its module
         return urls
+
+    def create_launch_template(
+        self, name: str, description: str, template_data: dict[str, Any], tag_spec: dict[str, Any]
+    ) -> LocalLaunchTemplate:
+        if name in self.launch_template_name_to_ids:
+            raise InvalidLaunchTemplateNameAlreadyExistsError()
+        template = LocalLaunchTemplate(self, name, template_data, description, tag_spec)
+        self.launch_templates[template.id] = template
+        self.launch_template_name_to_ids[template.name] = template.id
+        self.launch_template_insert_order.append(template.id)
+        return template
 
     # -- instances ---------------------------------------------------------------------------------------------------
 
@@ -134,6 +157,8 @@ class LocalBackend(EC2Backend):
         metadata = template.get("MetadataOptions", {}) | (kwargs.get("metadata_options") or {})
         # IMDSv2 is the only one spoken here, so that is what DescribeInstances says, whatever was asked for.
         metadata["HttpTokens"] = "required"
+        if metadata.get("InstanceMetadataTags") == "enabled":
+            _check_tag_keys(kwargs["tags"]["instance"])
         mappings = _merged_mappings(
             image.block_device_mappings,
             template.get("BlockDeviceMappings", []),
@@ -387,6 +412,16 @@ def _plain_mappings(mappings: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         for mapping in mappings
     ]
+
+
+def _check_tag_keys(tags: dict[str, str]) -> None:
+    """The metadata service cannot show every key that a tag may have: EC2 refuses the launch then."""
+    for key in tags:
+        if not METADATA_TAG_KEY.fullmatch(key) or key in (".", "..", "_index"):
+            raise errors.invalid_value(
+                f"'{key}' is not a valid tag key. Tag keys must match pattern ([0-9a-zA-Z\\-_+=,.@:]{{1,255}}), "
+                "and must not be a reserved name ('.', '..', '_index')"
+            )
 
 
 def _check_root_size(image: LocalAmi, mappings: list[dict[str, Any]]) -> None:

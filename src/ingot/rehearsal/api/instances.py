@@ -60,10 +60,16 @@ class LocalInstance(Instance):
         ours.running_since = 0.0
         ours.terminated_at = None
         ours.spot_notice = None
+        if not ours.security_groups:
+            # The VPC's default group, which moto gives to the interface and not to the instance
+            ours.security_groups = list(ours.nics[0].group_set)
         for nic in ours.nics.values():
             # Nothing answers on a public address in the local region; a client would wait for it in vain.
             nic.public_ip_auto_assign = False
             nic.public_ip = None
+            if nic.description == "Primary network interface" or nic.delete_on_termination is None:
+                # EC2's default for an interface that the launch itself made; moto keeps them for ever
+                nic.delete_on_termination = True
         ours.set_state(MachineState.PENDING)
         return ours
 

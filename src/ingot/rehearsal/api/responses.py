@@ -87,6 +87,22 @@ class LocalResponse(EC2Response):
             image.description = description
         return EmptyResult()
 
+    def delete_launch_template_versions(self) -> ActionResult:
+        """Not in moto."""
+        self.error_on_dryrun()
+        name, template_id = self._get_param("LaunchTemplateName"), self._get_param("LaunchTemplateId")
+        find = self.ec2_backend.get_launch_template_by_name if name else self.ec2_backend.get_launch_template
+        template = find(name or template_id)
+        deleted = [
+            {
+                "LaunchTemplateId": template.id,
+                "LaunchTemplateName": template.name,
+                "VersionNumber": version.number,
+            }
+            for version in template.delete_versions(self._get_param("Versions", []))
+        ]
+        return ActionResult({"SuccessfullyDeletedLaunchTemplateVersions": deleted})
+
     def get_console_output(self) -> ActionResult:
         instance = self.ec2_backend.get_instance(self._get_param("InstanceId"))
         console = instance.region.host.console(instance.id)

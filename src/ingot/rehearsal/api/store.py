@@ -17,6 +17,14 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Protocol
 
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_der_private_key,
+)
 from moto.backends import get_backend
 from moto.s3.models import FakeKey
 
@@ -137,6 +145,9 @@ class _Pickler(pickle.Pickler):
         if isinstance(obj, defaultdict) and _is_local(obj.default_factory):
             # SSM: defaultdict(lambda: defaultdict(dict)), the only local function among the services kept
             return _nested_defaultdict, (dict(obj),)
+        if isinstance(obj, RSAPrivateKey | EllipticCurvePrivateKey):
+            # KMS keeps its keys as objects of the library
+            return _restore_private_key, (_private_bytes(obj),)
         return NotImplemented
 
 
@@ -159,6 +170,14 @@ class _S3Pickler(_Pickler):
             self._kept.add(name)
             return _restore_key, (type(obj), state, path)
         return super().reducer_override(obj)
+
+
+def _private_bytes(key: RSAPrivateKey | EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _restore_private_key(data: bytes) -> Any:
+    return load_der_private_key(data, password=None)
 
 
 def _is_local(factory: Any) -> bool:
