@@ -308,9 +308,10 @@ def check_memory(
                 dtype=model.dtype,
             ),
             mode=serving["serving_mode"],
-            max_model_len=serving.get("serving_max_model_len"),
-            max_num_seqs=serving.get("serving_max_num_seqs"),
-            kv_cache_bytes=serving.get("serving_kv_cache_memory_bytes"),
+            # 0 is the role's word for "compute it"
+            max_model_len=int(serving.get("serving_max_model_len", 0)) or None,
+            max_num_seqs=int(serving.get("serving_max_num_seqs", 0)) or None,
+            kv_cache_bytes=int(serving.get("serving_kv_cache_memory_bytes", 0)) or None,
         )
     except sizing.SizingError as error:
         why, _, helps = str(error).partition(" What helps: ")
@@ -579,6 +580,6 @@ def _images() -> dict[str, Any]:
 
 
 def _catalog(variables: Mapping[str, Any]) -> models.Catalog:
-    """The catalogue that the role model_store will use: a file, or given in the inventory itself."""
-    given = variables.get("model_store_catalog", str(CATALOG))
-    return models.load_catalog(Path(given)) if isinstance(given, str) else models.parse_catalog(given)
+    """The catalogue that the role model_store will use."""
+    given = variables.get("model_store_catalog")
+    return models.load_catalog(CATALOG) if given is None else models.parse_catalog(given)
