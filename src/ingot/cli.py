@@ -6,6 +6,7 @@ import typer
 
 from ingot import models_cli
 from ingot.rehearsal import cli as local
+from ingot.rehearse import rehearse
 
 app = typer.Typer(
     name="ingot",
@@ -16,3 +17,4 @@ app = typer.Typer(
 )
 app.add_typer(local.app, name="local")
 app.add_typer(models_cli.app, name="models")
+app.command("rehearse")(rehearse)

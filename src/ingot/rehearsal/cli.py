@@ -12,8 +12,8 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from ingot import report
 from ingot.rehearsal.base import BaseError
 from ingot.rehearsal.cgroups import CgroupError
 from ingot.rehearsal.config import Settings, SettingsError
@@ -31,7 +31,7 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Instance = Annotated[str, typer.Argument(help="Instance id or Name tag.")]
-_EXPECTED = (BaseError, CgroupError, ControlError, HostRefused, MirrorError, NetworkError, SettingsError)
+EXPECTED = (BaseError, CgroupError, ControlError, HostRefused, MirrorError, NetworkError, SettingsError)
 
 
 def _says_errors(function: Callable[P, R]) -> Callable[P, R]:
@@ -41,7 +41,7 @@ def _says_errors(function: Callable[P, R]) -> Callable[P, R]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except _EXPECTED as error:
+        except EXPECTED as error:
             err.print(f"ingot local: {error}", style="red", markup=False)
             raise typer.Exit(1) from error
 
@@ -142,7 +142,7 @@ def ports(
     control = _control()
     control.require_up()
     if open_ is None:
-        for local, target in _forwards(control):
+        for local, target in forwards(control):
             out.print(f"127.0.0.1:{local} -> {target}")
         return
     try:
@@ -180,21 +180,23 @@ def status() -> None:
     out.print(f"State     {settings.state} ({_size(settings.state)}), cache {settings.cache}")
     ec2 = _ec2(control)
     instances = control.network.call(ec2.describe_instances)
-    table = Table("name", "instance", "type", "state", "address", "image", box=None)
-    for instance in _instances(instances):
-        table.add_row(
-            _tag(instance, "Name"),
+    rows = [
+        (
+            _tag(instance, "Name") or "-",
             instance["InstanceId"],
             instance["InstanceType"],
             instance["State"]["Name"],
-            instance.get("PrivateIpAddress", ""),
+            instance.get("PrivateIpAddress", "-"),
             instance["ImageId"],
         )
-    out.print(table)
+        for instance in _instances(instances)
+    ]
+    for line in report.table(("name", "instance", "type", "state", "address", "image"), rows):
+        out.print(line, markup=False)
     images = control.network.call(lambda: ec2.describe_images(Owners=["self"]))["Images"]
     for image in sorted(images, key=lambda image: str(image["CreationDate"])):
         out.print(f"{image['ImageId']}  {image['Name']}  {image['CreationDate']}", markup=False)
-    for local, target in _forwards(control):
+    for local, target in forwards(control):
         out.print(f"127.0.0.1:{local} -> {target}")
 
 
@@ -244,7 +246,7 @@ def _tag(resource: dict[str, Any], key: str) -> str:
     return next((str(tag["Value"]) for tag in resource.get("Tags", []) if tag["Key"] == key), "")
 
 
-def _forwards(control: Control) -> list[tuple[str, str]]:
+def forwards(control: Control) -> list[tuple[str, str]]:
     """(local port, address and port inside) of each forwarder that runs."""
     found = set()
     for pid in control.groups.run.pids():

@@ -1,0 +1,273 @@
+"""``ingot rehearse``: from nothing to an answer, on this machine, with the commands that a user of AWS types.
+
+Everything that touches the cluster is one of those commands, put into the local region. A second run skips what
+is there: the region, the mirror, the image (while its inputs are the same), the instances.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import typer
+import yaml
+
+from ingot import iam, image_inputs, preflight, report
+from ingot.rehearsal import cli as local
+from ingot.rehearsal import mirror_content
+from ingot.rehearsal.config import Settings
+from ingot.rehearsal.control import Control, settings_of_running
+from ingot.rehearsal.waiting import wait_for
+
+ROOT = preflight.REPOSITORY
+BIN = Path(sys.executable).parent
+INVENTORY = ROOT / "inventories/rehearsal"
+TEMPLATE = "packer/x86.pkr.hcl"
+
+
+class RehearsalError(Exception):
+    """A phase failed; what it printed is above, the message says which command it was."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What the rehearsal's inventory calls the cluster, and where its API key is."""
+
+    name: str
+    model: str
+    gateway_port: int
+
+    @classmethod
+    def of_inventory(cls) -> Cluster:
+        variables = yaml.safe_load((INVENTORY / "group_vars/all.yml").read_text(encoding="utf-8"))
+        name = os.environ.get("INGOT_CLUSTER") or "ingot"
+        return cls(name, variables["serving_model_id"], variables["gateway_port"])
+
+    @property
+    def key_file(self) -> Path:
+        return Path.home() / ".config/ingot/rehearsal" / self.name / "api-key"
+
+    @property
+    def head(self) -> str:
+        """The head's Name tag."""
+        return f"{self.name}-head"
+
+
+@dataclass
+class Phases:
+    """Times by phase, in the order in which they ran."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        typer.secho(f"\n=== {name}", bold=True)
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(time.monotonic() - started, 1)
+            typer.echo(f"=== {name}: {self.seconds[name]:.1f} s")
+
+    def table(self) -> list[str]:
+        rows = [*self.seconds.items(), ("all", sum(self.seconds.values()))]
+        return report.table(("phase", "seconds"), [(name, f"{seconds:7.1f}") for name, seconds in rows])
+
+
+class Rehearsal:
+    """One run, in one region."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.control = Control(settings, _step)
+        self.cluster = Cluster.of_inventory()
+        self.phases = Phases()
+
+    def go(self) -> list[str]:
+        """All of it; returns what to show at the end."""
+        with self.phases.phase("local region"):
+            self.control.up()
+        with self.phases.phase("mirror"):
+            mirror_content.ensure(self.control.settings, typer.echo)
+        with self.phases.phase("image"):
+            self.bake()
+        with self.phases.phase("launch"):
+            self.playbook("playbooks/launch.yml")
+        with self.phases.phase("configure and ask"):
+            self.playbook("site.yml")
+        with self.phases.phase("examples, IAM policies"):
+            self.check_policies()
+            return self.show()
+
+    def run(self, *command: str) -> None:
+        """Run a command in the region, its output passing through.
+
+        Raises:
+            RehearsalError: it failed.
+        """
+        typer.echo(f"$ {shlex.join(command)}")
+        environment = {**os.environ, **self.control.environment()}
+        status = subprocess.run(
+            self.control.command(command), cwd=ROOT, env=environment, check=False
+        ).returncode
+        if status != 0:
+            raise RehearsalError(
+                f"`{shlex.join(command)}` failed (status {status}). The region stays up: mend it and run this"
+                " again, or look around with `ingot local status` and `ingot local shell`."
+            )
+
+    def playbook(self, path: str) -> None:
+        self.run("ansible-playbook", "-i", str(INVENTORY.relative_to(ROOT)), path)
+
+    def bake(self) -> None:
+        """``packer build``, unless an image of the same inputs is there."""
+        inputs = image_inputs.digest(ROOT, INVENTORY)
+        filters = [{"Name": f"tag:{image_inputs.TAG}", "Values": [inputs]}]
+        images = self._ask(lambda ec2: ec2.describe_images(Owners=["self"], Filters=filters)["Images"])
+        if images:
+            typer.echo(f"{images[0]['ImageId']} was made of the same inputs ({inputs}): nothing to bake")
+            return
+        versions = yaml.safe_load((ROOT / "files/versions.yml").read_text(encoding="utf-8"))
+        said = subprocess.run(
+            self.control.command(["packer", "version"]),
+            env={**os.environ, **self.control.environment()},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        found = (said.stdout or said.stderr).partition("\n")[0]
+        if refusals := preflight.check_packer(found, versions["packer_minimum"]):
+            raise RehearsalError(preflight.report(refusals))
+        self.run("packer", "init", TEMPLATE)
+        self.run("packer", "build", "-var", f"extra_tags={json.dumps({image_inputs.TAG: inputs})}", TEMPLATE)
+
+    def check_policies(self) -> None:
+        """Hold the IAM policies against the calls that were made."""
+        calls = json.loads((self.control.settings.state / "calls.json").read_text(encoding="utf-8"))
+        if complaints := iam.complaints(calls):
+            raise RehearsalError("files/iam does not allow what was called:\n  " + "\n  ".join(complaints))
+        typer.echo("files/iam allows every call that Packer and the playbooks made")
+
+    def show(self) -> list[str]:
+        """Run the examples that the person gets, and return what to print."""
+        url = f"http://127.0.0.1:{self._forward()}/v1"
+        cluster = self.cluster
+        lines = [f"The cluster answers at {url} (model {cluster.model}, key in {cluster.key_file})."]
+        for name, command in examples(url, cluster.model, cluster.key_file).items():
+            done = subprocess.run(
+                ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=300
+            )
+            if done.returncode != 0 or "Paris" not in done.stdout:
+                raise RehearsalError(
+                    f"the {name} example did not answer: {done.stdout}{done.stderr}\n{command}"
+                )
+            lines += ["", f"With {name}:", "", command, "", f"-> {done.stdout.strip()}"]
+        region = self.control.settings.name
+        ingot = str(BIN / "ingot") if region == "default" else f"INGOT_LOCAL_NAME={region} {BIN / 'ingot'}"
+        return [*lines, "", f"Look around: {ingot} local status", f"End it:      {ingot} local down"]
+
+    def _forward(self) -> int:
+        """A port of 127.0.0.1 that leads to the gateway until `down`: one that does already, or a new one."""
+        filters = [
+            {"Name": "tag:Name", "Values": [self.cluster.head]},
+            {"Name": "instance-state-name", "Values": ["running"]},
+        ]
+        answer = self._ask(lambda ec2: ec2.describe_instances(Filters=filters))
+        address = answer["Reservations"][0]["Instances"][0]["PrivateIpAddress"]
+        wanted = self.cluster.gateway_port
+        for there, target in local.forwards(self.control):
+            if target == f"{address}:{wanted}":
+                return int(there)
+        port = next(port for port in range(wanted, wanted + 100) if _free(port))
+        command = [str(BIN / "ingot"), "local", "ports", "--open", f"{port}:{self.cluster.head}:{wanted}"]
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "INGOT_LOCAL_NAME": self.control.settings.name},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        wait_for(lambda: not _free(port) or process.poll() is not None, 30)
+        if process.poll() is not None:
+            raise RehearsalError(f"`{shlex.join(command)}` ended with status {process.returncode}")
+        return port
+
+    def _ask(self, question: Any) -> Any:
+        """Call ``question`` with an EC2 client, from inside the region."""
+        import boto3  # takes a third of a second, which a refusal need not pay
+
+        environment = self.control.environment()
+        ec2 = boto3.client(
+            "ec2",
+            endpoint_url=environment["AWS_ENDPOINT_URL"],
+            region_name=environment["AWS_REGION"],
+            aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
+        )
+        return self.control.network.call(lambda: question(ec2))
+
+
+def examples(url: str, model: str, key_file: Path) -> dict[str, str]:
+    """Commands for a shell on this machine, by what they use. They are run before they are printed."""
+    request = json.dumps({"model": model, "messages": [{"role": "user", "content": report.QUESTION}]})
+    key = shlex.quote(str(key_file))
+    return {
+        "curl": (
+            f'curl -s {url}/chat/completions -H "Authorization: Bearer $(cat {key})"'
+            f" -H 'Content-Type: application/json' -d {shlex.quote(request)}"
+        ),
+        "openai": f"""{BIN / "python"} - <<'EOF'
+from pathlib import Path
+from openai import OpenAI
+client = OpenAI(base_url="{url}", api_key=Path("{key_file}").read_text().strip())
+question = [{{"role": "user", "content": "{report.QUESTION}"}}]
+answer = client.chat.completions.create(model="{model}", messages=question)
+print(answer.choices[0].message.content)
+EOF""",
+    }
+
+
+def rehearse() -> None:
+    """Bake an image, launch three machines of it, make them a cluster and ask it: all on this machine."""
+    rehearsal: Rehearsal | None = None
+    try:
+        rehearsal = Rehearsal(settings_of_running(Settings.from_environment()))
+        shown = rehearsal.go()
+    except (RehearsalError, *local.EXPECTED) as error:
+        typer.secho(f"\nrehearse: {error}", fg="red", err=True)
+        raise typer.Exit(1) from error
+    finally:
+        if rehearsal and rehearsal.control.settings.state.is_dir():
+            seconds = rehearsal.phases.seconds
+            (rehearsal.control.settings.state / "rehearse.json").write_text(
+                json.dumps(seconds, indent=2) + "\n"
+            )
+            typer.echo("\n" + "\n".join(rehearsal.phases.table()))
+    typer.echo("\n" + "\n".join(shown))
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+@contextmanager
+def _step(what: str) -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    typer.echo(f"{what}: {time.monotonic() - started:.1f} s")
