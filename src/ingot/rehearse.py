@@ -1,7 +1,7 @@
 """``ingot rehearse``: from nothing to an answer, on this machine, with the commands that a user of AWS types.
 
-Everything that touches the cluster is one of those commands, put into the local region. A second run skips what
-is there: the region, the mirror, the image (while its inputs are the same), the instances.
+Everything that touches the cluster is one of those commands, put into the local region. A second run skips
+what is there: the region, the mirror, the image (while its inputs are the same), the instances.
 """
 
 from __future__ import annotations
