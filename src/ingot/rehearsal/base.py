@@ -28,7 +28,8 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 EXTRA_CA = Path("/usr/local/share/ca-certificates")
 DEBIAN_ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
 
-# Debian's cloud image, less what a container cannot use (kernel, boot loader, udev) and what no role relies on.
+# Debian's cloud image, less what a container cannot use (kernel, boot loader, udev) and what no role relies
+# on.
 PACKAGES = (
     "apt-utils",
     "ca-certificates",
@@ -98,7 +99,7 @@ def ensure(
     wrap: Callable[[list[str]], list[str]] = list,
     keyring: Path = KEYRING,
 ) -> BaseTree:
-    """The base tree, made if the cache lacks it. ``wrap`` puts the command that builds it into the region's cgroup.
+    """The base tree, made if the cache lacks it; ``wrap`` puts the command that builds it into a cgroup.
 
     Raises:
         BaseError: the archive's keyring is missing, or mmdebstrap failed.
@@ -139,7 +140,8 @@ def _build(
         str(building / "tree"),
         *SOURCES,
     ]
-    # In namespaces of its own: whatever becomes of mmdebstrap, its mounts in the tree and its children end with it.
+    # In namespaces of its own: whatever becomes of mmdebstrap, its mounts in the tree and its children end
+    # with it.
     unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc"]
     environ = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
     if _extra_ca():

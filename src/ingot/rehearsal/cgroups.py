@@ -1,7 +1,9 @@
-"""Control groups of a region, on hosts with cgroup v2 and on hybrid ones (controllers on v1, processes on v2 as well).
+"""Control groups of a region, on hosts with cgroup v2 and on hybrid ones (controllers on v1, processes on v2
+as well).
 
-Every process of a region lives below ``<root>/ingot-<name>`` of the v2 hierarchy, whatever it forks or however it is
-orphaned: killing that one tree ends the region. Limits are set wherever the host has the controller.
+Every process of a region lives below ``<root>/ingot-<name>`` of the v2 hierarchy, whatever it forks or
+however it is orphaned: killing that one tree ends the region. Limits are set wherever the host has the
+controller.
 """
 
 from __future__ import annotations
@@ -173,7 +175,7 @@ class Group:
             freeze.write_text("0")
 
     def memory(self) -> dict[str, int]:
-        """Bytes: ``usage`` and the counters of memory.stat by their v2 names; empty without the controller."""
+        """Bytes: ``usage`` and memory.stat's counters by their v2 names; empty without the controller."""
         directory = self._v1.get("memory", self.unified)
         try:
             usage = directory / ("memory.usage_in_bytes" if "memory" in self._v1 else "memory.current")
@@ -236,7 +238,7 @@ class RegionGroups:
 
 
 def _make_cpuset(mount: Path, directory: Path) -> None:
-    """v1's cpuset groups start with no cores and no memory nodes, and nothing may enter before they have both."""
+    """v1's cpuset groups start with no cores and no memory nodes; nothing may enter before they have both."""
     for level in (directory.parent, directory):
         level.mkdir(parents=True, exist_ok=True)
         for name in ("cpuset.cpus", "cpuset.mems"):

@@ -71,7 +71,9 @@ def up() -> None:
     if not control.up():
         out.print(f"The local region {control.settings.name!r} is up already.")
         return
-    out.print(f"The local region {control.settings.name!r} is up: `ingot local run -- aws ec2 describe-instances`")
+    out.print(
+        f"The local region {control.settings.name!r} is up: `ingot local run -- aws ec2 describe-instances`"
+    )
 
 
 @app.command()
@@ -87,7 +89,9 @@ def down(
 
 @app.command(context_settings={"ignore_unknown_options": True})
 @_says_errors
-def run(command: Annotated[list[str], typer.Argument(help="The command and its arguments, after `--`.")]) -> None:
+def run(
+    command: Annotated[list[str], typer.Argument(help="The command and its arguments, after `--`.")],
+) -> None:
     """Run a command in the region: its network, its AWS endpoint."""
     _replace(_control(), command)
 
@@ -97,7 +101,9 @@ def run(command: Annotated[list[str], typer.Argument(help="The command and its a
 def shell() -> None:
     """Open a shell in the region; leave it with `exit`."""
     control = _control()
-    err.print(f"In the local region {control.settings.name!r}: {control.settings.endpoint_url}. Leave with `exit`.")
+    err.print(
+        f"In the local region {control.settings.name!r}: {control.settings.endpoint_url}. Leave with `exit`."
+    )
     _replace(control, [os.environ.get("SHELL", "/bin/sh")])
 
 
@@ -149,7 +155,9 @@ def ports(
         local, instance, port = open_.split(":")
         local, port = str(int(local)), str(int(port))
     except ValueError as error:
-        raise ControlError(f"--open takes LOCAL:INSTANCE:PORT (8080:head:8080, say), not {open_!r}") from error
+        raise ControlError(
+            f"--open takes LOCAL:INSTANCE:PORT (8080:head:8080, say), not {open_!r}"
+        ) from error
     address = _find(control, instance)["PrivateIpAddress"]
     err.print(f"http://127.0.0.1:{local} -> {address}:{port}, until Ctrl-C")
     inside = f"nsenter --net={control.settings.netns_path} socat STDIO TCP\\:{address}\\:{port}"
@@ -172,10 +180,13 @@ def status() -> None:
     control = _control()
     settings = control.settings
     control.require_up()
-    out.print(f"Region    {settings.name} ({settings.region}), endpoint {settings.endpoint_url}, netns {settings.netns}")
     out.print(
-        f"Scale     machines get {settings.memory_scale:.0%} of their type's memory and {settings.cpu_scale:.0%} of its "
-        f"vCPUs; this host has {os.cpu_count()} cores and {_host_gib():.1f} GiB"
+        f"Region    {settings.name} ({settings.region}), endpoint {settings.endpoint_url}, "
+        f"netns {settings.netns}"
+    )
+    out.print(
+        f"Scale     machines get {settings.memory_scale:.0%} of their type's memory and "
+        f"{settings.cpu_scale:.0%} of its vCPUs; the host has {os.cpu_count()} cores and {_host_gib():.1f} GiB"
     )
     out.print(f"State     {settings.state} ({_size(settings.state)}), cache {settings.cache}")
     ec2 = _ec2(control)
@@ -228,7 +239,11 @@ def _find(control: Control, name: str) -> dict[str, Any]:
     """
     control.require_up()
     ec2 = _ec2(control)
-    alive = [i for i in _instances(control.network.call(ec2.describe_instances)) if i["State"]["Name"] != "terminated"]
+    alive = [
+        i
+        for i in _instances(control.network.call(ec2.describe_instances))
+        if i["State"]["Name"] != "terminated"
+    ]
     found = [i for i in alive if name in (i["InstanceId"], _tag(i, "Name"))]
     if len(found) == 1:
         return found[0]

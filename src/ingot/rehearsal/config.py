@@ -96,7 +96,7 @@ class Settings(BaseModel):
 
     @property
     def cgroup(self) -> str:
-        """Name of the cgroup, directly below the root of each hierarchy, that holds every process of the region."""
+        """Name of the cgroup, below the root of each hierarchy, that holds every process of the region."""
         return f"ingot-{self.name}"
 
     @property

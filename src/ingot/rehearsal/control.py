@@ -1,8 +1,9 @@
 """A region's life cycle: up, down, and commands put into it.
 
-One rule makes it robust against a kill at any point: a region is either whole (its daemon is ready and its dnsmasq
-runs) or it is swept. Sweeping needs no knowledge of how far anything came: every process is in the region's cgroup,
-every mount in a namespace that ends with its processes, and what touches the host is on record (network.HostRegistry).
+One rule makes it robust against a kill at any point: a region is either whole (its daemon is ready and its
+dnsmasq runs) or it is swept. Sweeping needs no knowledge of how far anything came: every process is in the
+region's cgroup, every mount in a namespace that ends with its processes, and what touches the host is on
+record (network.HostRegistry).
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from ingot.rehearsal.waiting import wait_for
 DAEMON_MODULE = "ingot.rehearsal.daemon"
 READY_TIMEOUT = 300.0  # machines that ran before are booted again before it is ready
 STOP_TIMEOUT = 150.0
-# Name resolution of commands in the region is that of its machines. A mount namespace of their own, so that the host's
-# /etc/resolv.conf stays as it is; what the host unmounts is unmounted there too.
+# Name resolution of commands in the region is that of its machines. A mount namespace of their own, so that
+# the host's /etc/resolv.conf stays as it is; what the host unmounts is unmounted there too.
 _WITH_DNS = 'mount --bind "$INGOT_RESOLV_CONF" /etc/resolv.conf; unset INGOT_RESOLV_CONF; exec "$@"'
 
 Step = Callable[[str], AbstractContextManager[None]]
@@ -93,7 +94,9 @@ class Control:
             raise ControlError("this shell is inside the region that is to end: leave it first")
         with self._alone():
             daemon = self.daemon_pid()
-            was_there = daemon is not None or self.groups.whole.unified.exists() or self.settings.runtime.exists()
+            was_there = (
+                daemon is not None or self.groups.whole.unified.exists() or self.settings.runtime.exists()
+            )
             if daemon:
                 with self._step("shut the machines down"):
                     self._stop_daemon(daemon)
@@ -107,22 +110,33 @@ class Control:
             return was_there
 
     def command(self, command: Sequence[str], *, netns: bool = True) -> list[str]:
-        """``command`` as it has to be run to be part of the region (cgroup; network namespace unless not ``netns``)."""
+        """``command`` as it has to be run to be part of the region (not ``netns``: of its cgroup only)."""
         if not netns:
             return self.groups.run.enter(command)
         resolv_conf = self.settings.runtime / "resolv.conf"
-        inside = ["nsenter", f"--net={self.settings.netns_path}", "unshare", "--mount", "--propagation", "slave"]
+        inside = [
+            "nsenter",
+            f"--net={self.settings.netns_path}",
+            "unshare",
+            "--mount",
+            "--propagation",
+            "slave",
+        ]
         with_dns = ["env", f"INGOT_RESOLV_CONF={resolv_conf}", "sh", "-c", _WITH_DNS, "sh", *command]
         return self.groups.run.enter([*inside, *with_dns])
 
     def environment(self) -> dict[str, str]:
         """What a command in the region has to have in its environment, beside what the caller has."""
         cache = self.settings.cache
-        path = [str(cache / "packer/bin"), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+        path = [
+            str(cache / "packer/bin"),
+            str(Path(sys.executable).parent),
+            os.environ.get("PATH", os.defpath),
+        ]
         return {
             "AWS_ENDPOINT_URL": self.settings.endpoint_url,
             "AWS_ACCESS_KEY_ID": "AKIAINGOTLOCALREGION",
-            "AWS_SECRET_ACCESS_KEY": "0nlyTheL0calRegionTakesThis",  # noqa: S105  (the local region takes any)
+            "AWS_SECRET_ACCESS_KEY": "0nlyTheL0calRegionTakesThis",
             "AWS_REGION": self.settings.region,
             "AWS_DEFAULT_REGION": self.settings.region,
             "AWS_EC2_METADATA_DISABLED": "true",
@@ -180,7 +194,9 @@ class Control:
         wait_for(lambda: self._ready.exists() or process.poll() is not None, READY_TIMEOUT)
         if not self._ready.exists() or process.poll() is not None:
             said = self.settings.daemon_log.read_bytes()[started_at:].decode(errors="replace")
-            raise ControlError(f"the daemon did not start: {_first_error(said)} (log: {self.settings.daemon_log})")
+            raise ControlError(
+                f"the daemon did not start: {_first_error(said)} (log: {self.settings.daemon_log})"
+            )
 
     def _stop_daemon(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -209,7 +225,7 @@ class Control:
 
 
 def settings_of_running(settings: Settings) -> Settings:
-    """The settings that the region was brought up with, where it is up: the environment may say others by now."""
+    """The settings that a region which is up was brought up with: the environment may say others by now."""
     record = settings.runtime / "settings.json"
     return Settings.model_validate_json(record.read_text()) if record.exists() else settings
 

@@ -1,7 +1,8 @@
-"""Whether this host can hold a local region: every check says by name what is lacking and what to do about it.
+"""Whether this host can hold a local region: every check says by name what is lacking and what to do about
+it.
 
-They run before anything is created, by tools/bootstrap.py even before there is a virtual environment: standard
-library only at import. Each takes what it judges as arguments, so that a test can plant the defect.
+They run before anything is created, by tools/bootstrap.py even before there is a virtual environment:
+standard library only at import. Each takes what it judges as arguments, so that a test can plant the defect.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def check_distribution(release: dict[str, str]) -> Refusal | None:
     return Refusal(
         "unsupported distribution",
         f"this is {release.get('PRETTY_NAME', 'an unknown system')}",
-        "The local EC2 is made for Debian 12 or newer and Ubuntu 24.04 or newer; a virtual machine of one of them does",
+        "The local EC2 takes Debian 12 and Ubuntu 24.04 or newer; a virtual machine with one of them does",
     )
 
 
@@ -117,13 +118,24 @@ def check_packages(wanted: Iterable[str], installed: Callable[[str], bool]) -> R
     return Refusal(
         "host packages missing",
         f"{len(missing)} of files/host-packages.yml: {', '.join(missing)}",
-        f"apt-get install --no-install-recommends {' '.join(missing)}   (`make rehearse` and `make test` do it themselves)",
+        f"apt-get install --no-install-recommends {' '.join(missing)}   (`make rehearse` does it by itself)",
     )
 
 
 def can_unshare() -> str:
     """Empty if namespaces can be made, else what ``unshare`` says."""
-    command = ["unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup", "--fork", "--mount-proc", "true"]
+    command = [
+        "unshare",
+        "--mount",
+        "--net",
+        "--pid",
+        "--uts",
+        "--ipc",
+        "--cgroup",
+        "--fork",
+        "--mount-proc",
+        "true",
+    ]
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
@@ -141,7 +153,9 @@ def check_namespaces(unshare: Callable[[], str]) -> Refusal | None:
     )
 
 
-def check_cgroups(mounts: str, writable: Callable[[Path], bool] = lambda path: os.access(path, os.W_OK)) -> Refusal | None:
+def check_cgroups(
+    mounts: str, writable: Callable[[Path], bool] = lambda path: os.access(path, os.W_OK)
+) -> Refusal | None:
     remedy = (
         "Mount one: `mount -t cgroup2 none /sys/fs/cgroup`, or /sys/fs/cgroup/unified beside v1 hierarchies "
         "(boot option systemd.unified_cgroup_hierarchy=1 does it for good)"
@@ -151,7 +165,9 @@ def check_cgroups(mounts: str, writable: Callable[[Path], bool] = lambda path: o
     except CgroupError as error:
         return Refusal("no cgroup v2 hierarchy", str(error), remedy)
     if not writable(unified):
-        return Refusal("no cgroup v2 hierarchy", f"{unified} is read-only", "In a container: start it with --privileged")
+        return Refusal(
+            "no cgroup v2 hierarchy", f"{unified} is read-only", "In a container: start it with --privileged"
+        )
     return None
 
 
@@ -186,8 +202,10 @@ def can_overlay(place: Path) -> str:
             (Path(name) / part).mkdir()
         options = "lowerdir=lower,upperdir=upper,workdir=work"
         # deleting a file of the lower side takes a device node on the upper one
-        script = f"cd {name} && touch lower/f && mount -t overlay overlay root -o {options} && rm root/f"
-        result = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, check=False)
+        script = f"cd {name} && touch lower/f && mount -t overlay overlay root -o {options}"
+        script += " && rm root/f"
+        command = ["unshare", "--mount", "sh", "-c", script]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
     return result.stderr.strip().splitlines()[0] if result.returncode else ""
 
 

@@ -1,8 +1,8 @@
 """Read-only layers: what a snapshot of a root volume is in EC2.
 
-A layer is the upper directory of a machine's overlay, out of use. A snapshot is a list of layers, its own uppermost,
-then those the machine was launched from. So a layer stays for as long as a machine or another snapshot lies on it,
-also when its own snapshot has been discarded.
+A layer is the upper directory of a machine's overlay, out of use. A snapshot is a list of layers, its own
+uppermost, then those the machine was launched from. So a layer stays for as long as a machine or another
+snapshot lies on it, also when its own snapshot has been discarded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class LayerStore:
         """
         partial = self.layer(f"{snapshot_id}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        # -a keeps what an overlay is made of: device nodes 0:0 (deleted files) and trusted.overlay.* attributes
+        # -a keeps what an overlay is made of: device nodes 0:0 (deleted files) and trusted.overlay.*
+        # attributes
         command = ["cp", "-a", "--reflink=auto", str(upper), str(partial)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
@@ -59,7 +60,7 @@ class LayerStore:
         partial.rename(self.layer(snapshot_id))
 
     def discard(self, layer: Path) -> None:
-        """Nobody will launch from the snapshot of this layer any more. Layers of base trees are not ours to remove."""
+        """Nobody will launch from the snapshot of this layer any more. Base trees are not ours to remove."""
         if layer.parent != self._directory:
             return
         with self._lock:
@@ -67,7 +68,7 @@ class LayerStore:
                 self._write(layer.name, snapshot.model_copy(update={"discarded": True}))
 
     def collect(self, used: Iterable[Path]) -> None:
-        """Remove the discarded layers that neither ``used`` (layers of machines) nor a snapshot in use needs."""
+        """Remove the discarded layers that neither machines (``used``) nor snapshots in use need."""
         with self._lock:
             snapshots = {path.stem: self._read(path.stem) for path in self._directory.glob("*.json")}
             needed = set(used)
@@ -91,9 +92,9 @@ class LayerStore:
 
 
 def link_layers(layers: tuple[Path, ...], directory: Path) -> str:
-    """Short symlinks to the layers; returns the ``lowerdir`` option, to be used with ``directory`` as working directory.
+    """Short symlinks to the layers; returns the ``lowerdir`` option, relative to ``directory``.
 
-    The kernel takes one page of mount options (and 500 layers), which absolute paths of a few dozen layers exceed.
+    The kernel takes one page of mount options (and 500 layers): a few dozen absolute paths exceed it.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for number, layer in enumerate(layers):
@@ -104,7 +105,8 @@ def link_layers(layers: tuple[Path, ...], directory: Path) -> str:
 def remove_tree(path: Path) -> None:
     """Remove a root tree; already gone is fine."""
     if path.exists():
-        # rm, not shutil: trees hold tens of thousands of files, and immutable or odd names are its daily bread
+        # rm, not shutil: trees hold tens of thousands of files, and immutable or odd names are its daily
+        # bread
         subprocess.run(["rm", "-rf", "--one-file-system", str(path)], check=True)
 
 

@@ -1,8 +1,8 @@
 """Machines: systemd-nspawn on overlays, the implementation of ``model.MachineHost``.
 
-One machine is a directory in the state (its record, its root's upper layer, its console) and, while it is on, a
-directory in the runtime (mount points, what its hypervisor shows it), a cgroup and a tree of processes below one
-``unshare``: see launch.sh and boot.sh.
+One machine is a directory in the state (its record, its root's upper layer, its console) and, while it is on,
+a directory in the runtime (mount points, what its hypervisor shows it), a cgroup and a tree of processes
+below one ``unshare``: see launch.sh and boot.sh.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ STOP_TIMEOUT = 90.0  # then the plug is pulled, as EC2 does
 CONSOLE_BYTES = 64 << 10
 LEAST_FREE_DISK = 2 * GIB
 REFRESH_SECONDS = 2.0
+REBOOT_STATUS = 133  # with --keep-unit, systemd-nspawn leaves it to its caller to start the machine again
 _RESUME_AT_ONCE = 4
 _HERE = Path(__file__).parent
 _UNSHARE = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc")
-# What a virtual machine's services may do and systemd-nspawn refuses by default: lock memory, keyrings, BPF, perf.
+# What a virtual machine's services may do and systemd-nspawn refuses by default: lock memory, keyrings, BPF,
+# perf.
 _NSPAWN_OPTIONS = (
     "--capability=CAP_IPC_LOCK,CAP_BPF,CAP_PERFMON,CAP_SYSLOG",
     "--system-call-filter=@keyring @memlock bpf perf_event_open",
@@ -302,14 +304,21 @@ class NspawnHost:
         shutil.rmtree(self._run(live.record.machine), ignore_errors=True)
 
     def _watch(self, live: _Live, process: subprocess.Popen[bytes]) -> None:
-        """Notice when a machine ends by itself (poweroff, a crash, the whole of it out of memory)."""
-        process.wait()
+        """Notice when a machine ends by itself (reboot, poweroff, a crash, the whole of it out of memory)."""
+        status = process.wait()
         with live.lock:
-            if live.process is process:
-                self._clear(live)
-                live.state = MachineState.STOPPED
-                if not self._closing.is_set():
-                    self._keep(live, should_run=False)
+            if live.process is not process:
+                return  # somebody switched it off, and knows
+            self._clear(live)
+            if status == REBOOT_STATUS and not self._closing.is_set():
+                with contextlib.suppress(
+                    MachineError
+                ):  # its console says why, and that it is off is plain to see
+                    self._boot(live)
+                    return
+            live.state = MachineState.STOPPED
+            if not self._closing.is_set():
+                self._keep(live, should_run=False)
 
     def _erase(self, live: _Live) -> None:
         machine = live.record.machine
@@ -331,15 +340,15 @@ class NspawnHost:
         total = _host_memory() - self.settings.host_reserve_bytes
         if taken + machine.memory_bytes > total:
             raise NoCapacity(
-                f"{machine.instance_type} takes {machine.memory_bytes / GIB:.1f} GiB here, of the host's "
-                f"{total / GIB:.1f} GiB for machines {taken / GIB:.1f} are taken: terminate machines, or lower "
-                "INGOT_LOCAL_MEMORY_SCALE"
+                f"{machine.instance_type} takes {machine.memory_bytes / GIB:.1f} GiB here, and of the host's "
+                f"{total / GIB:.1f} GiB for machines {taken / GIB:.1f} are taken: terminate machines, or "
+                "lower INGOT_LOCAL_MEMORY_SCALE"
             )
         free = shutil.disk_usage(self.settings.state).free
         if free < LEAST_FREE_DISK:
             raise NoCapacity(
-                f"{free / GIB:.1f} GiB are free at {self.settings.state}, a machine needs {LEAST_FREE_DISK / GIB:.0f}: "
-                "remove images, or `ingot local down --purge`"
+                f"{free / GIB:.1f} GiB are free at {self.settings.state}, a machine needs "
+                f"{LEAST_FREE_DISK / GIB:.0f}: remove images, or `ingot local down --purge`"
             )
 
     def _choose_cores(self, machine: Machine) -> tuple[int, ...] | None:
@@ -384,8 +393,6 @@ class NspawnHost:
                 if live.process and live.state is MachineState.RUNNING:
                     with contextlib.suppress(OSError):
                         self._write_meminfo(live)
-                    if live.init and not Path(f"/proc/{live.init}").exists():
-                        live.init = self._find_init(self._group(live))  # it has rebooted by itself
 
     # Places and records
 

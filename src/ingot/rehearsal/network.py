@@ -1,7 +1,8 @@
 """The region's network: a namespace with a bridge, a way out, DHCP and DNS.
 
-What has to change in the host's root namespace (a /30 link, masquerading, forwarding, inotify limits) is written
-down before it is done, in one file for all regions of the host, so that the last region to go puts it back.
+What has to change in the host's root namespace (a /30 link, masquerading, forwarding, inotify limits) is
+written down before it is done, in one file for all regions of the host, so that the last region to go puts it
+back.
 """
 
 from __future__ import annotations
@@ -97,8 +98,8 @@ class Network:
         """
         if IPv4Address(machine.private_ip) not in self.settings.vpc:
             raise MachineError(
-                f"{machine.instance_id}: {machine.private_ip} is outside of {self.settings.vpc}; the local region "
-                "routes its default VPC only, launch the instance into a subnet of that one"
+                f"{machine.instance_id}: {machine.private_ip} is outside of {self.settings.vpc}; the local "
+                "region routes its default VPC only: launch the instance into a subnet of that one"
             )
         short_name = machine.hostname.partition(".")[0]
         (self._hosts / machine.instance_id).write_text(f"{machine.mac},{machine.private_ip},{short_name}\n")
@@ -113,7 +114,7 @@ class Network:
                 os.kill(pid, signal.SIGHUP)  # dnsmasq notices new files by itself, but not that one has gone
 
     def unlink(self, machine: Machine) -> None:
-        """Remove the machine's end on the bridge: the kernel is late to do so after the machine's namespace ended."""
+        """Remove the machine's end on the bridge; by itself it goes a while after the machine's namespace."""
         _run(*self._inside, "ip", "link", "del", link_name(machine), may_fail=True)
 
     def call(self, function: Callable[[], T]) -> T:
@@ -316,7 +317,7 @@ def _sysctl(key: str) -> Path:
 
 
 def _name_servers() -> list[str]:
-    """The host's name servers, as seen from a network namespace: systemd-resolved's stub does not reach there."""
+    """The host's name servers that other network namespaces reach: not systemd-resolved's stub."""
     for path in (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf")):
         if not path.exists():
             continue
