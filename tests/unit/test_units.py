@@ -1,0 +1,229 @@
+"""Every unit that the roles render: systemd accepts it, and what a user relies on stands in it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from role_templates import render
+
+SHAPE = {"layers": 30, "kv_heads": 3, "head_dim": 64, "max_model_len": 8192, "weight_bytes": 269060552}
+SERVING = {
+    "serving_model_id": "HuggingFaceTB/SmolLM2-135M-Instruct",
+    "serving_model_shape": SHAPE,
+    "serving_api_key": "sk-canary-0123456789",
+    "serving_allowed_sources": ["172.31.0.10"],
+    "serving_is_head": True,
+    "serving_node_count": 3,
+}
+RAY = {"ray_head_address": "172.31.0.10", "ray_token": "t" * 43}
+
+UNITS: dict[str, tuple[str, str, Mapping[str, Any]]] = {
+    "ray-head.service": ("ray", "ray.service.j2", RAY | {"__ray_role": "head"}),
+    "ray-worker.service": ("ray", "ray.service.j2", RAY | {"__ray_role": "worker"}),
+    "vllm.service": ("serving", "vllm.service.j2", SERVING | {"serving_mode": "vllm"}),
+    "ingot-serve.service": ("serving", "ingot-serve.service.j2", SERVING),
+    "ingot-firewall.service": ("serving", "ingot-firewall.service.j2", SERVING),
+}
+SERVICES = [name for name in UNITS if name != "ingot-firewall.service"]
+
+# What the verifier of an older systemd, or of a machine without the programs, cannot know.
+EXPECTED = re.compile(
+    r"is not executable: No such file or directory"
+    r"|Unknown key( name)? '(RestartSteps|RestartMaxDelaySec)' in section"
+)
+
+
+def unit(name: str, **more: Any) -> str:
+    role, template, variables = UNITS[name]
+    return render(role, template, variables | more)
+
+
+def options(text: str, key: str) -> list[str]:
+    joined = text.replace("\\\n", " ")
+    return [line.partition("=")[2] for line in joined.splitlines() if line.startswith(f"{key}=")]
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_accepts(name: str, tmp_path: Path) -> None:
+    if not shutil.which("systemd-analyze"):
+        pytest.fail("systemd-analyze is missing: install the package systemd")
+    (tmp_path / name).write_text(unit(name))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(tmp_path / name)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    complaints = [
+        line for line in done.stderr.splitlines() if str(tmp_path) in line or line.startswith(name + ":")
+    ]
+    assert [line for line in complaints if not EXPECTED.search(line)] == []
+
+
+def test_the_verifier_sees_a_planted_mistake(tmp_path: Path) -> None:
+    (tmp_path / "x.service").write_text(unit("vllm.service").replace("RestartSec=2", "RestartSecs=2"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "x.service")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "'RestartSecs' in section" in done.stderr
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_no_secret_stands_in_a_unit(name: str) -> None:
+    text = unit(name)
+    assert SERVING["serving_api_key"] not in text
+    assert RAY["ray_token"] not in text
+    assert "--api-key" not in text
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_sandbox_limits_and_restart(name: str) -> None:
+    text = unit(name)
+    for line in (
+        "NoNewPrivileges=yes",
+        "CapabilityBoundingSet=",
+        "ProtectSystem=strict",
+        "ProtectHome=yes",
+        "PrivateTmp=yes",
+        "User=ingot",
+        "SystemCallFilter=@system-service",
+    ):
+        assert line in text.splitlines(), line
+    assert options(text, "Restart")[0] in {"always", "on-failure"}
+    assert options(text, "StartLimitIntervalSec"), "a failure that repeats must become visible"
+
+
+@pytest.mark.parametrize("name", ["ray-head.service", "ray-worker.service", "vllm.service"])
+def test_what_runs_the_engine_has_room(name: str) -> None:
+    text = unit(name)
+    assert int(options(text, "LimitNOFILE")[0]) >= 65535
+    assert options(text, "LimitMEMLOCK") == ["infinity"]
+    assert options(text, "TasksMax") == ["infinity"]
+    assert "HOME=/var/lib/ingot" in text
+    assert "78" in options(text, "RestartPreventExitStatus")[0]
+
+
+@pytest.mark.parametrize("name", ["ray-head.service", "ray-worker.service"])
+def test_ray_is_supervised_authenticated_and_on_one_address(name: str) -> None:
+    text = unit(name)
+    command = options(text, "ExecStart")[0]
+    assert "--block" in command
+    assert "--node-ip-address ${RAY_NODE_ADDRESS}" in command
+    assert "0.0.0.0" not in command
+    assert "Environment=RAY_AUTH_MODE=token" in text
+    assert "Environment=RAY_AUTH_TOKEN_PATH=%d/ray-token" in text
+    assert options(text, "LoadCredential") == ["ray-token:/etc/ingot/credentials/ray-token"]
+    # plasma_store's path below the session folder must fit AF_UNIX's 107 bytes
+    root = command.split("--temp-dir ")[1].split()[0]
+    assert len(root + "/session_2026-11-30_13-53-20_123456_1234567/sockets/plasma_store.sock") <= 107
+    assert root in options(text, "ReadWritePaths")[0].split()
+
+
+def test_the_dashboard_is_on_loopback_only() -> None:
+    assert "--dashboard-host 127.0.0.1" in unit("ray-head.service")
+    assert "--dashboard-host" not in unit("ray-worker.service")
+
+
+def test_a_worker_never_stops_trying_to_reach_its_head() -> None:
+    assert options(unit("ray-worker.service"), "StartLimitIntervalSec") == ["0"]
+    assert options(unit("ray-head.service"), "StartLimitIntervalSec") == ["15min"]
+
+
+def test_ray_settings() -> None:
+    text = render("ray", "ray.env.j2", RAY | {"ray_node_role": "head", "__ray_role": "head"})
+    settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    assert settings["RAY_HEAD"] == "172.31.0.10:6379"
+    assert settings["RAY_NUM_CPUS"] == "4"
+    assert json.loads(settings["RAY_RESOURCES"].strip("'")) == {"ingot_replica": 1}
+    changed = RAY | {"ray_node_role": "head", "__ray_role": "head", "ray_drain_seconds": 7}
+    assert render("ray", "ray.env.j2", changed) != text, "a changed unit restarts Ray through this file"
+
+
+def serve_application(**more: Any) -> dict[str, Any]:
+    text = render("serving", "serve.json.j2", SERVING | more)
+    application: dict[str, Any] = json.loads(text)
+    return application
+
+
+def test_one_replica_a_node_by_cpus_and_by_resource() -> None:
+    application = serve_application()
+    assert application["proxy_location"] == "EveryNode"
+    arguments = application["applications"][0]["args"]
+    llm = arguments["llm_configs"][0]
+    assert llm["accelerator_config"] == {"kind": "cpu"}
+    assert llm["placement_group_config"]["bundle_per_worker"] == {"CPU": 3, "ingot_replica": 1}
+    assert llm["deployment_config"]["num_replicas"] == 3
+    assert arguments["ingress_deployment_config"]["max_replicas_per_node"] == 1
+    assert llm["engine_kwargs"]["max_model_len"] == 8192
+    assert llm["engine_kwargs"]["kv_cache_memory_bytes"] > 0
+
+
+def test_flags_of_the_user_win_and_reach_serve_by_its_names() -> None:
+    flags = {"max-num-seqs": 3, "enable-prefix-caching": False}
+    engine = serve_application(serving_engine_flags=flags)["applications"][0]["args"]["llm_configs"][0][
+        "engine_kwargs"
+    ]
+    assert engine["max_num_seqs"] == 3
+    assert engine["enable_prefix_caching"] is False
+
+
+def test_vllm_arguments() -> None:
+    text = render(
+        "serving", "vllm.yaml.j2", SERVING | {"serving_mode": "vllm", "serving_enforce_eager": True}
+    )
+    arguments = yaml.safe_load(text)
+    assert arguments["host"] == "172.31.0.10", "one address, never all"
+    assert arguments["model"] == "/opt/ingot/models/HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert arguments["served-model-name"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert arguments["enforce-eager"] is True
+    assert arguments["shutdown-timeout"] == 120
+    assert isinstance(arguments["kv-cache-memory-bytes"], int)
+    assert "api-key" not in arguments
+
+
+def test_stop_outlasts_the_drain() -> None:
+    text = render(
+        "serving",
+        "sizing.conf.j2",
+        SERVING | {"serving_mode": "vllm", "item": "vllm.service", "serving_drain_seconds": 300},
+    )
+    assert int(options(text, "TimeoutStopSec")[0]) > 300
+    start = int(options(text, "Environment")[0].split("=")[1])
+    assert int(options(text, "TimeoutStartSec")[0]) > start
+
+
+def test_doctor_settings_are_what_the_doctor_reads(tmp_path: Path) -> None:
+    from ingot.doctor import settings
+
+    path = tmp_path / "serving.json"
+    path.write_text(render("serving", "serving.json.j2", SERVING))
+    loaded = settings.load(path)
+    assert loaded.units == ("ray-head.service", "ingot-serve.service")
+    assert loaded.engine_bytes > 269060552
+    path.write_text(render("serving", "serving.json.j2", SERVING | {"serving_is_head": False}))
+    assert settings.load(path).units == ("ray-worker.service",)
+    path.write_text(render("serving", "serving.json.j2", SERVING | {"serving_mode": "vllm"}))
+    assert settings.load(path).units == ("vllm.service",)
+
+
+def test_the_firewall_lets_only_named_sources_in() -> None:
+    text = render(
+        "serving", "firewall.nft.j2", SERVING | {"serving_allowed_sources": ["10.0.0.1", "10.1.0.0/16"]}
+    )
+    rules = [line.strip() for line in text.splitlines() if "dport" in line]
+    assert rules == [
+        "tcp dport 8000 iif lo accept",
+        "tcp dport 8000 ip saddr { 10.0.0.1, 10.1.0.0/16 } accept",
+        "tcp dport 8000 counter drop",
+    ]
