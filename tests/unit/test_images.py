@@ -1,0 +1,89 @@
+"""The table of images: every wrong entry is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ingot import images
+from ingot.preflight import GIB
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE: dict[str, Any] = yaml.safe_load((ROOT / "packer/images.yml").read_text())
+
+
+def _table(path: Path, **change: Any) -> Path:
+    image = TABLE["images"]["x86"] | change
+    path.write_text(yaml.safe_dump({"images": {"x86": {k: v for k, v in image.items() if v is not None}}}))
+    return path
+
+
+def test_the_table_is_right() -> None:
+    catalog = images.load(ROOT / "packer/images.yml")
+    assert images.refusals("x86", []) == []
+    assert catalog.images["x86"].roles[-1] == "image_hygiene"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"arch": "x86_64"}, "images.x86.arch: unknown field"),
+        ({"architecture": "amd64"}, "images.x86.architecture"),
+        ({"instance_type": "xlarge"}, "images.x86.instance_type"),
+        ({"roles": ["base"]}, "the last role must be image_hygiene, not base"),
+        ({"roles": ["base", "base", "image_hygiene"]}, "roles listed twice: base"),
+        ({"groups": []}, "images.x86.groups"),
+        ({"description": None}, "images.x86.description"),
+        (
+            {"base": {"owner": "debian", "name": "d", "user": "admin", "root_device": "/dev/xvda"}},
+            "base.owner",
+        ),
+        (
+            {"volume": {"size": 8, "minimum": 9, "throughput": 125, "iops": 3000}},
+            "size 8 is less than minimum 9",
+        ),
+        ({"volume": {"size": 8, "minimum": 8, "throughput": 1000, "iops": 3000}}, "iops of at least 4000"),
+    ],
+)
+def test_a_wrong_entry_is_refused_by_name(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(images.ImagesError) as refused:
+        images.load(_table(tmp_path / "images.yml", **change))
+    assert said in str(refused.value)
+
+
+def test_a_table_that_is_no_yaml_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "images.yml"
+    path.write_text("images: [")
+    assert [refusal.name for refusal in images.check_catalog(path)] == ["bad-image-table"]
+    assert [refusal.name for refusal in images.check_catalog(tmp_path / "none")] == ["bad-image-table"]
+
+
+def test_an_unknown_image_names_those_there_are() -> None:
+    (refusal,) = images.refusals("x68", [])
+    assert refusal.name == "unknown-image"
+    assert "'x68'" in refusal.why and "x86" in refusal.do
+
+
+def test_an_unknown_role_names_the_one_that_is_meant(tmp_path: Path) -> None:
+    catalog = images.load(_table(tmp_path / "images.yml", roles=["bases", "image_hygiene"]))
+    (refusal,) = images.check_image("x86", catalog, ROOT / "roles")
+    assert refusal.name == "unknown-role"
+    assert "'bases'" in refusal.why and "'base'" in refusal.do
+
+
+def test_an_unknown_variable_names_the_one_that_is_meant() -> None:
+    names = ["image_hygiene_imge", "image_hygiene_free_mib", "image_build", "ansible_user", "my_own"]
+    (refusal,) = images.refusals("x86", names)
+    assert refusal.name == "unknown-variable"
+    assert "'image_hygiene_imge'" in refusal.why and "'image_hygiene_image'" in refusal.do
+
+
+def test_a_volume_that_cannot_hold_the_weights_is_refused() -> None:
+    assert images.check_volume("builder", 24 * GIB, GIB) == []
+    (refusal,) = images.check_volume("builder", 16 * GIB, 40 * GIB)
+    assert refusal.name == "volume-too-small"
+    assert "40.0 GiB of weights" in refusal.why
+    assert "volume_size=56" in refusal.do
