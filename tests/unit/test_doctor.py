@@ -389,6 +389,30 @@ def test_launch_hands_over_a_credential_by_environment_only(
     assert executed["argv"] == ["vllm", "serve"]
 
 
+def test_the_command_line_of_a_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executed: dict[str, Any]
+) -> None:
+    (tmp_path / "api-key").write_text("sk-canary")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    with pytest.raises(SystemExit):
+        main(
+            [
+                "launch",
+                "--no-check",
+                "--credential",
+                "K=api-key",
+                "--",
+                "python",
+                "-m",
+                "vllm",
+                "--config",
+                "x",
+            ]
+        )
+    assert executed["argv"] == ["python", "-m", "vllm", "--config", "x"]
+    assert executed["environment"]["K"] == "sk-canary"
+
+
 def test_launch_without_a_credential_directory_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
     with pytest.raises(SystemExit, match="refused: credential api-key was not handed over"):

@@ -5,9 +5,10 @@
     ray_node.py publish --lock FILE --head ADDRESS:PORT     the head's lock hash, for workers to compare
     ray_node.py joined --address ADDRESS --head ADDRESS:PORT  wait until this node is alive in the cluster
 
-Run with the Python of the environment that holds Ray. A refusal is one line that begins with ``ingot: refused:``
-and ends with status 78, after which the unit does not restart: a wrong token or another environment does not mend
-itself. A head that does not answer is waited for, and then tried again by systemd (status 75).
+Run with the Python of the environment that holds Ray. A refusal is one line that begins with
+``ingot: refused:`` and ends with status 78, after which the unit does not restart: a wrong token or another
+environment does not mend itself. A head that does not answer is waited for, and then tried again by systemd
+(status 75).
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def read_lock(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:
-        refuse(f"{path} cannot be read ({error.strerror})", "launch from an image whose environment Ingot made")
+        refuse(
+            f"{path} cannot be read ({error.strerror})", "launch from an image whose environment Ingot made"
+        )
 
 
 def wait_for_port(address: str, timeout: float = WAIT) -> None:
@@ -131,6 +134,12 @@ def joined(client: Any, address: str, timeout: float = WAIT) -> None:
     raise SystemExit(EX_TEMPFAIL)
 
 
+def split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Our own arguments, and the command after ``--``."""
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:at], arguments[at + 1 :]
+
+
 def main() -> None:
     """Run one step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -138,9 +147,8 @@ def main() -> None:
     parser.add_argument("--lock", type=Path)
     parser.add_argument("--head", default="")
     parser.add_argument("--address", default="")
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    options = parser.parse_args()
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    own, command = split(sys.argv[1:])
+    options = parser.parse_args(own)
 
     if options.step == "head":
         read_lock(options.lock)

@@ -65,7 +65,6 @@ def parser() -> argparse.ArgumentParser:
     launching = commands.add_parser("launch")
     launching.add_argument("--credential", action="append", default=[], metavar="VARIABLE=NAME")
     launching.add_argument("--no-check", action="store_true")
-    launching.add_argument("argv", nargs=argparse.REMAINDER)
     serving = commands.add_parser("serve")
     serving.add_argument("--config", type=Path, required=True)
     serving.add_argument("--url", default="http://127.0.0.1:8265")
@@ -75,15 +74,16 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command."""
-    options = parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    at = given.index("--") if "--" in given else len(given)
+    options, command = parser().parse_args(given[:at]), given[at + 1 :]
     if options.command == "wait":
         return wait(options.unit, options.url, options.timeout)
     if options.command == "serve":
         return serve(options.config, options.url, options.timeout)
     settings = settings_module.load()
     if options.command == "launch":
-        argv = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
-        return launch(settings, argv, credentials=options.credential, check=not options.no_check)
+        return launch(settings, command, credentials=options.credential, check=not options.no_check)
     findings = diagnose(settings) if options.command == "doctor" else preflight(settings)
     if options.json:
         print(as_json(findings))
