@@ -83,10 +83,16 @@ def to_destroy(
 
 
 def answered(
-    nodes: Sequence[Mapping[str, str]], url: str, model: str, key_file: str, answer: Mapping[str, Any]
+    nodes: Sequence[str], variables: Mapping[str, Mapping[str, Any]], url: str, answer: Mapping[str, Any]
 ) -> list[str]:
     """What site.yml says at the end. The command works as printed, wherever the gateway can be reached."""
-    rows = [(node["name"], node["role"], node["address"], node["type"]) for node in nodes]
+    rows = []
+    for name in nodes:
+        node = variables[name]
+        role = "head" if "ray_head" in node["group_names"] else "worker"
+        address = node["ansible_facts"]["default_ipv4"]["address"]
+        rows.append((name, role, address, node.get("ec2_instance_type", "-")))
+    model, key_file = variables[nodes[0]]["serving_model_id"], variables[nodes[0]]["ingot_api_key_file"]
     request = {"model": model, "messages": [{"role": "user", "content": QUESTION}]}
     return [
         *table(("node", "role", "address", "type"), rows),
