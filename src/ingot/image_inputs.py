@@ -11,12 +11,12 @@ INPUTS = (
     "packer/*.pkr.hcl",
     "packer/images.yml",
     "playbooks/image.yml",
-    "playbooks/tasks/**",
-    "inventories/image/**",
-    "roles/**",
-    "files/**",
-    "plugins/**",
-    "src/ingot/doctor/**",  # goes onto the image
+    "playbooks/tasks/**/*",
+    "inventories/image/**/*",
+    "roles/**/*",
+    "files/**/*",
+    "plugins/**/*",
+    "src/ingot/doctor/**/*",  # goes onto the image
 )
 IGNORED = ("__pycache__", "README.md", "iam")
 

@@ -1,0 +1,101 @@
+"""`ingot rehearse`: what decides whether to bake, what it prints, and what it says when a phase fails."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ingot import image_inputs, rehearse
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    for name, text in {
+        "packer/x86.pkr.hcl": "build {}",
+        "roles/base/tasks/main.yml": "- name: x",
+        "roles/base/README.md": "# base",
+        "files/versions.yml": "ray: 1",
+        "files/iam/packer.json": "{}",
+        "playbooks/image.yml": "- hosts: image",
+        "playbooks/site.yml": "- hosts: all",
+        "inventories/rehearsal/group_vars/all.yml": "a: 1",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def digest(repository: Path) -> str:
+    return image_inputs.digest(repository, repository / "inventories/rehearsal")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "packer/x86.pkr.hcl",
+        "roles/base/tasks/main.yml",
+        "files/versions.yml",
+        "playbooks/image.yml",
+        "inventories/rehearsal/group_vars/all.yml",
+        "roles/new/files/added.conf",
+    ],
+)
+def test_an_image_is_baked_again_when_what_it_is_made_of_changes(repository: Path, name: str) -> None:
+    before = digest(repository)
+    assert digest(repository) == before
+    path = repository / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("changed")
+    assert digest(repository) != before
+
+
+@pytest.mark.parametrize("name", ["roles/base/README.md", "playbooks/site.yml", "files/iam/packer.json"])
+def test_an_image_is_not_baked_again_for_what_is_not_on_it(repository: Path, name: str) -> None:
+    before = digest(repository)
+    (repository / name).write_text("changed")
+    assert digest(repository) == before
+
+
+def test_a_renamed_file_changes_the_hash(repository: Path) -> None:
+    before = digest(repository)
+    (repository / "files/versions.yml").rename(repository / "files/pins.yml")
+    assert digest(repository) != before
+
+
+def test_the_key_is_where_the_inventory_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("INGOT_CLUSTER", "blue")
+    variables = yaml.safe_load((rehearse.INVENTORY / "group_vars/all.yml").read_text())
+    home = "{{ lookup('ansible.builtin.env', 'HOME') }}"
+    written = (
+        variables["ingot_config_dir"].replace(home, "/home/somebody").replace("{{ cluster_name }}", "blue")
+    )
+    assert variables["ingot_api_key_file"] == "{{ ingot_config_dir }}/api-key"
+    assert rehearse.Cluster.of_inventory().key_file == Path(written) / "api-key"
+    assert rehearse.Cluster.of_inventory().head == "blue-head"
+
+
+def test_the_examples_are_shell_that_keeps_the_key_out_of_itself() -> None:
+    found = rehearse.examples("http://127.0.0.1:8080/v1", "a/model", Path("/home/some body/api-key"))
+    words = shlex.split(found["curl"].replace("$(cat '/home/some body/api-key')", "KEY"))
+    assert words[:3] == ["curl", "-s", "http://127.0.0.1:8080/v1/chat/completions"]
+    assert "Authorization: Bearer KEY" in words
+    assert yaml.safe_load(words[-1])["model"] == "a/model"
+    assert 'base_url="http://127.0.0.1:8080/v1"' in found["openai"]
+    compile(found["openai"].split("<<'EOF'\n")[1].removesuffix("EOF"), "example", "exec")
+
+
+def test_phases_are_timed_also_when_they_fail() -> None:
+    phases = rehearse.Phases()
+    with pytest.raises(RuntimeError), phases.phase("image"):
+        raise RuntimeError
+    with phases.phase("launch"):
+        pass
+    assert list(phases.seconds) == ["image", "launch"]
+    lines = phases.table()
+    assert lines[0].split() == ["phase", "seconds"]
+    assert lines[-1].split()[0] == "all"
