@@ -284,10 +284,11 @@ class Downloader:
         raise StoreError(f"{self.shown} ends after {partial.stat().st_size} of {size} bytes")
 
     def _reason(self, error: Exception) -> str:
+        reason = str(getattr(error, "reason", None) or error)
         code = getattr(error, "code", None)
         if code in (401, 403):
-            return f"{error}. The model is gated or private, or the token or link has no right to it"
-        return str(getattr(error, "reason", None) or error)
+            reason += ". The model is gated or private, or the token or link has no right to it"
+        return f"{code} {reason}" if code else reason
 
     def _continue(self, size: int, partial: Path) -> None:
         there = partial.stat().st_size if partial.exists() else 0
