@@ -1,0 +1,87 @@
+"""Role gateway: what a client and an operator rely on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from testinfra.host import Host
+
+
+@pytest.mark.install
+def test_haproxy_is_installed(host: Host) -> None:
+    assert host.package("haproxy").is_installed
+
+
+@pytest.mark.hygiene
+def test_an_image_neither_runs_nor_enables_it(host: Host) -> None:
+    assert not host.service("haproxy").is_running
+    assert not host.service("haproxy").is_enabled
+
+
+@pytest.fixture
+def endpoint(host: Host) -> str:
+    """Where the gateway listens; a node that is no gateway has nothing to test here."""
+    if not host.service("haproxy").is_enabled:
+        pytest.skip("this node is no gateway")
+    (line,) = [
+        line for line in host.file("/etc/haproxy/haproxy.cfg").content_string.splitlines() if " bind " in line
+    ]
+    return line.split()[1]
+
+
+def ask(host: Host, url: str, *options: str) -> tuple[int, str]:
+    command = ["curl", "--silent", "--max-time", "60", "--write-out", "\\n%{http_code}", *options, url]
+    body, _, status = host.check_output(" ".join(f"'{item}'" for item in command)).rpartition("\n")
+    return int(status), body
+
+
+@pytest.mark.configure
+def test_it_listens_on_one_address(host: Host, endpoint: str) -> None:
+    address, port = endpoint.rsplit(":", 1)
+    assert host.service("haproxy").is_running
+    assert host.socket(f"tcp://{endpoint}").is_listening
+    assert not host.socket(f"tcp://0.0.0.0:{port}").is_listening
+    assert address not in ("0.0.0.0", "*")
+
+
+@pytest.mark.configure
+def test_health_needs_no_key_and_everything_else_does(host: Host, endpoint: str) -> None:
+    assert ask(host, f"http://{endpoint}/health") == (200, '{"status":"ready"}')
+    status, body = ask(host, f"http://{endpoint}/v1/models")
+    assert status == 401
+    assert json.loads(body)["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.configure
+def test_a_key_opens_the_api_and_nothing_else(host: Host, endpoint: str) -> None:
+    key = host.check_output("head -n1 /etc/ingot/credentials/gateway-keys")
+    authorization = f"Authorization: Bearer {key}"
+    model = json.loads(host.check_output("grep -o '{\"model\".*}' /etc/haproxy/haproxy.cfg").rstrip("'"))[
+        "model"
+    ]
+    request = json.dumps({"model": model, "prompt": "1", "max_tokens": 1})
+    url = f"http://{endpoint}/v1/completions"
+    json_type = "Content-Type: application/json"
+    status, body = ask(host, url, "--header", authorization, "--header", json_type, "--data", request)
+    assert status == 200, body
+    assert json.loads(body)["choices"]
+    assert ask(host, f"http://{endpoint}/metrics", "--header", authorization)[0] == 404
+
+
+@pytest.mark.configure
+def test_keys_are_for_root_alone(host: Host, endpoint: str) -> None:
+    for name in ("gateway-keys", "gateway-backend-key"):
+        file = host.file(f"/etc/ingot/credentials/{name}")
+        assert (file.user, file.mode) == ("root", 0o600)
+    key = host.check_output("head -n1 /etc/ingot/credentials/gateway-keys")
+    assert key not in host.file("/etc/haproxy/haproxy.cfg").content_string
+    assert host.run("grep -rlF -- %s /proc/[0-9]*/cmdline", key).stdout == ""
+    assert host.run("journalctl --no-pager -u haproxy | grep -cF -- %s", key).stdout.strip() == "0"
+
+
+@pytest.mark.configure
+def test_the_admin_socket_is_for_root_alone(host: Host, endpoint: str) -> None:
+    socket = host.file("/run/haproxy/admin.sock")
+    assert socket.is_socket
+    assert socket.mode & 0o077 == 0

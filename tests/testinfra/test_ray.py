@@ -1,0 +1,101 @@
+"""Role ray: supervision, authentication, addresses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from testinfra.host import Host
+
+UNITS = ("ray-head.service", "ray-worker.service")
+
+
+@pytest.mark.install
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_accepts_the_units(host: Host, unit: str) -> None:
+    done = host.run("systemd-analyze verify --man=no /etc/systemd/system/%s", unit)
+    assert (done.rc, done.stderr) == (0, "")
+
+
+@pytest.mark.install
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_sandbox_is_tight(host: Host, unit: str) -> None:
+    report = json.loads(host.check_output("systemd-analyze security --no-pager --json=short %s", unit))
+    exposed = {item["json_field"] for item in report if item["exposure"] and float(item["exposure"]) >= 0.2}
+    # The network is what it is for; the user is set, and namespaces for its caches are not needed.
+    assert exposed <= {"PrivateNetwork", "IPAddressDeny", "RestrictAddressFamilies_AF_INET_INET6"}
+
+
+@pytest.mark.hygiene
+@pytest.mark.parametrize("unit", UNITS)
+def test_an_image_neither_runs_nor_enables_them(host: Host, unit: str) -> None:
+    assert not host.service(unit).is_enabled
+    assert not host.service(unit).is_running
+    assert not host.file("/etc/ingot/ray.env").exists
+    assert not host.file("/etc/ingot/credentials/ray-token").exists
+
+
+@pytest.fixture
+def unit(host: Host) -> str:
+    """The unit of this node's role; a cluster that serves without Ray has nothing to test here."""
+    enabled = [name for name in UNITS if host.service(name).is_enabled]
+    if not enabled:
+        pytest.skip("Ray is not used on this node")
+    assert len(enabled) == 1, "a node is a head or a worker"
+    return enabled[0]
+
+
+@pytest.mark.configure
+def test_it_runs_and_has_joined(host: Host, unit: str) -> None:
+    assert host.service(unit).is_running
+
+
+@pytest.mark.configure
+def test_limits_are_what_many_workers_need(host: Host, unit: str) -> None:
+    values = dict(
+        line.split("=", 1)
+        for line in host.check_output(
+            "systemctl show %s --property=LimitNOFILE,LimitMEMLOCK,TasksMax,MainPID", unit
+        ).splitlines()
+    )
+    assert int(values["LimitNOFILE"]) >= 65535
+    assert values["LimitMEMLOCK"] == "infinity"
+    assert values["TasksMax"] == "infinity"
+    limits = host.check_output("cat /proc/%s/limits", values["MainPID"])
+    (line,) = [line for line in limits.splitlines() if line.startswith("Max open files")]
+    assert int(line.split()[3]) >= 65535
+
+
+@pytest.mark.configure
+def test_nothing_of_ray_listens_on_all_addresses(host: Host, unit: str) -> None:
+    listening = host.check_output("ss --no-header --listening --tcp --numeric --processes").splitlines()
+    rays = [line for line in listening if any(name in line for name in ("ray", "gcs_server", "python"))]
+    wide = [line for line in rays if line.split()[3].rsplit(":", 1)[0] in ("0.0.0.0", "*", "[::]")]
+    # Serve's proxy is the one exception; the role serving closes its port.
+    assert [line for line in wide if not line.split()[3].endswith(":8000")] == []
+
+
+@pytest.mark.configure
+def test_the_dashboard_is_on_loopback_and_asks_for_the_token(host: Host, unit: str) -> None:
+    if unit != "ray-head.service":
+        pytest.skip("only the head has a dashboard")
+    assert host.socket("tcp://127.0.0.1:8265").is_listening
+    url = "http://127.0.0.1:8265/api/version"
+    status = "curl --silent --output /dev/null --write-out %{http_code}"
+    assert host.check_output(f"{status} {url}") == "401"
+    token = '"Authorization: Bearer $(cat /etc/ingot/credentials/ray-token)"'
+    assert host.check_output(f"{status} --header {token} {url}") == "200"
+
+
+@pytest.mark.configure
+def test_the_token_is_in_no_argument_environment_or_journal(host: Host, unit: str) -> None:
+    file = host.file("/etc/ingot/credentials/ray-token")
+    assert (file.user, file.mode) == ("root", 0o600)
+    found = host.run(
+        "grep -lFf /etc/ingot/credentials/ray-token /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null"
+    )
+    assert found.stdout == ""
+    assert (
+        host.run("journalctl --no-pager --boot | grep -cFf /etc/ingot/credentials/ray-token").stdout.strip()
+        == "0"
+    )

@@ -1,0 +1,124 @@
+"""Role serving: the engine answers, asks for its key, and its failures can be explained."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from testinfra.host import Host
+
+UNITS = ("vllm.service", "ingot-serve.service", "ingot-firewall.service")
+
+
+@pytest.mark.install
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_accepts_the_units(host: Host, unit: str) -> None:
+    done = host.run("systemd-analyze verify --man=no /etc/systemd/system/%s", unit)
+    assert (done.rc, done.stderr) == (0, "")
+
+
+@pytest.mark.install
+def test_the_doctor_needs_the_system_s_python_only(host: Host) -> None:
+    done = host.run("env -i /usr/bin/ingot --help")
+    assert done.rc == 0
+    assert "what is wrong here, root causes first" in done.stdout
+
+
+@pytest.mark.hygiene
+@pytest.mark.parametrize("unit", UNITS)
+def test_an_image_neither_runs_nor_enables_them(host: Host, unit: str) -> None:
+    assert not host.service(unit).is_enabled
+    assert not host.service(unit).is_running
+
+
+@pytest.fixture
+def settings(host: Host) -> dict[str, Any]:
+    """What the role decided for this node."""
+    file = host.file("/etc/ingot/serving.json")
+    if not file.exists:
+        pytest.skip("this node does not serve")
+    values: dict[str, Any] = json.loads(file.content_string)
+    return values
+
+
+def ask(host: Host, settings: dict[str, Any], path: str, body: Any = None, key: str = "") -> tuple[int, Any]:
+    url = f"http://{settings['address']}:{settings['port']}{path}"
+    command = f"curl --silent --max-time 120 --write-out '\\n%{{http_code}}' {url}"
+    if key:
+        command += f" --header 'Authorization: Bearer {key}'"
+    if body is not None:
+        command += f" --header 'Content-Type: application/json' --data '{json.dumps(body)}'"
+    text, _, status = host.check_output(command).rpartition("\n")
+    try:
+        return int(status), json.loads(text)
+    except ValueError:
+        return int(status), text
+
+
+def key_of(host: Host, settings: dict[str, Any]) -> str:
+    if settings["mode"] != "vllm":
+        return ""
+    return str(host.check_output("cat /etc/ingot/credentials/api-key"))
+
+
+@pytest.mark.configure
+def test_the_engine_answers_right(host: Host, settings: dict[str, Any]) -> None:
+    body = {
+        "model": settings["model_id"],
+        "prompt": "The capital of France is",
+        "max_tokens": 8,
+        "temperature": 0,
+    }
+    status, answer = ask(host, settings, "/v1/completions", body, key_of(host, settings))
+    assert status == 200, answer
+    assert "Paris" in answer["choices"][0]["text"]
+
+
+@pytest.mark.configure
+def test_the_engine_asks_for_its_key(host: Host, settings: dict[str, Any]) -> None:
+    if settings["mode"] != "vllm":
+        pytest.skip("Ray Serve has no keys; its port is closed instead")
+    assert ask(host, settings, "/v1/models")[0] == 401
+    assert ask(host, settings, "/v1/models", key="sk-wrong")[0] == 401
+    assert ask(host, settings, "/v1/models", key=key_of(host, settings))[0] == 200
+    assert not host.socket(f"tcp://0.0.0.0:{settings['port']}").is_listening
+
+
+@pytest.mark.configure
+def test_the_port_of_serve_is_closed_to_strangers(host: Host, settings: dict[str, Any]) -> None:
+    if settings["mode"] != "ray_serve":
+        pytest.skip("the engine has a key of its own")
+    rules = host.check_output("nft list table inet ingot_serving")
+    assert f"tcp dport {settings['port']} counter" in rules
+    assert "drop" in rules
+
+
+@pytest.mark.configure
+def test_the_key_is_in_no_argument_cache_or_journal(host: Host, settings: dict[str, Any]) -> None:
+    file = host.file("/etc/ingot/credentials/api-key")
+    if not file.exists:
+        pytest.skip("this mode needs no key on the node")
+    assert (file.user, file.mode) == ("root", 0o600)
+    key = "/etc/ingot/credentials/api-key"
+    assert host.run(f"grep -lFf {key} /proc/[0-9]*/cmdline 2>/dev/null").stdout == ""
+    assert host.run(f"journalctl --no-pager --boot | grep -cFf {key}").stdout.strip() == "0"
+    assert (
+        host.run(f"grep -rlFf {key} /var/cache/ingot /var/lib/ingot /etc/systemd /etc/ingot/*.*").stdout == ""
+    )
+
+
+@pytest.mark.configure
+def test_the_doctor_finds_nothing(host: Host, settings: dict[str, Any]) -> None:
+    done = host.run("/usr/bin/ingot doctor")
+    assert done.rc == 0, done.stdout
+    assert "nothing wrong" in done.stdout
+
+
+@pytest.mark.configure
+def test_stopping_outlasts_the_drain(host: Host, settings: dict[str, Any]) -> None:
+    if settings["mode"] != "vllm":
+        pytest.skip("Serve drains its replicas itself")
+    stop = host.check_output("systemctl show vllm.service --property=TimeoutStopUSec --value")
+    drain = host.check_output("grep shutdown-timeout /etc/ingot/vllm.yaml").split()[-1]
+    assert stop in ("2min 30s", f"{int(drain) + 30}s")
