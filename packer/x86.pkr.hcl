@@ -362,6 +362,8 @@ build {
     ansible_env_vars = [
       "ANSIBLE_CONFIG=${local.root}/ansible.cfg",
       "PYTHONUNBUFFERED=1",
+      # Private addresses are reused: a connection kept open by another build may lead to another machine.
+      "ANSIBLE_SSH_CONTROL_PATH_DIR=${pathexpand("~/.ansible/cp/${local.ami_name}")}",
     ]
     extra_arguments = concat(
       ["--limit", "builder"], # an extra inventory may hold other machines
