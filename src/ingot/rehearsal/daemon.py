@@ -1,7 +1,8 @@
 """The one process behind a local region: the AWS APIs, the metadata service and the machines.
 
-``ingot local up`` starts it inside the region's network namespace and cgroup. It is ready when ``<runtime>/daemon.ready``
-exists, ends cleanly on SIGTERM or SIGINT, and logs to stderr, one JSON object a line.
+``ingot local up`` starts it inside the region's network namespace and cgroup. It is ready when
+``<runtime>/daemon.ready`` exists, ends cleanly on SIGTERM or SIGINT, and logs to stderr, one JSON object a
+line.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
-from moto.iam import iam_backends
 from moto.iam.exceptions import NotFoundException
+from moto.iam.models import iam_backends
 from werkzeug.wrappers import Request, Response
 
 from ingot.rehearsal.api.instances import LocalInstance
@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 VERSIONS = (
     "1.0", "2007-01-19", "2007-03-01", "2007-08-29", "2007-10-10", "2007-12-15", "2008-02-01", "2008-09-01",
-    "2009-04-04", "2011-01-01", "2011-05-01", "2012-01-12", "2014-02-25", "2014-11-05", "2015-10-20", "2016-04-19",
-    "2016-06-30", "2016-09-02", "2018-03-28", "2018-08-17", "2018-09-24", "2019-10-01", "2020-10-27", "2021-01-03",
-    "2021-03-23", "2021-07-15", "2022-09-24", "2024-04-11", "latest",
+    "2009-04-04", "2011-01-01", "2011-05-01", "2012-01-12", "2014-02-25", "2014-11-05", "2015-10-20",
+    "2016-04-19", "2016-06-30", "2016-09-02", "2018-03-28", "2018-08-17", "2018-09-24", "2019-10-01",
+    "2020-10-27", "2021-01-03", "2021-03-23", "2021-07-15", "2022-09-24", "2024-04-11", "latest",
 )  # fmt: skip
 TOKEN_HEADER = "X-aws-ec2-metadata-token"
 TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"
@@ -201,7 +201,8 @@ def _interface(instance: LocalInstance, nic: Any) -> Tree:
 
 def _iam(instance: LocalInstance) -> Tree:
     """The instance profile, with credentials that are as good as any for an API that checks none."""
-    arn = instance.iam_instance_profile["Arn"]
+    association = cast("dict[str, str]", instance.iam_instance_profile)
+    arn = association["Arn"]
     updated = time.gmtime()
     tree: Tree = {
         "info": json.dumps(
@@ -209,7 +210,7 @@ def _iam(instance: LocalInstance) -> Tree:
                 "Code": "Success",
                 "LastUpdated": time.strftime("%Y-%m-%dT%H:%M:%SZ", updated),
                 "InstanceProfileArn": arn,
-                "InstanceProfileId": instance.iam_instance_profile["Id"],
+                "InstanceProfileId": association["Id"],
             }
         )
     }
@@ -253,6 +254,5 @@ def _text(content: str) -> Response:
 
 
 def _error(status: int, message: str) -> Response:
-    page = f'<?xml version="1.0" encoding="iso-8859-1"?>\n<html><body><h1>{status} - {message}</h1></body></html>\n'
+    page = f"<html><body><h1>{status} - {message}</h1></body></html>\n"
     return Response(page, status=status, mimetype="text/html")
-

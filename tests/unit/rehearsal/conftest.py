@@ -90,6 +90,10 @@ class FakeHost:
         return b"\xffDebian GNU/Linux 13 login:"
 
 
+# Reading a service's model is the slowest part of a test: done once.
+SESSION = boto3.Session(aws_access_key_id="test", aws_secret_access_key="test", region_name="us-east-1")
+
+
 @dataclass
 class LocalEc2:
     """A served region and how to talk to it."""
@@ -99,17 +103,16 @@ class LocalEc2:
     url: str
     base: BaseTree
     state: Path
-    agents: dict[str, Any] = field(default_factory=dict)
+    clients: dict[str, Any] = field(default_factory=dict)
 
-    def client(self, service: str = "ec2", **config: Any) -> Any:
-        return boto3.client(
-            service,
-            endpoint_url=self.url,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}, **config),
-        )
+    def client(self, service: str = "ec2") -> Any:
+        if service not in self.clients:
+            self.clients[service] = SESSION.client(
+                service,
+                endpoint_url=self.url,
+                config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
+            )
+        return self.clients[service]
 
     @property
     def image_id(self) -> str:
@@ -169,7 +172,7 @@ def base(tmp_path: Path) -> BaseTree:
 
 @pytest.fixture
 def make_region(tmp_path: Path, base: BaseTree) -> Iterator[Callable[..., LocalEc2]]:
-    """Start a region on the state directory of this test; a second call is the next ``up`` after a ``down``."""
+    """Start a region on the state directory of this test; a second call is the next ``up``."""
     servers: list[Any] = []
 
     def make(host: FakeHost | None = None, state: Path | None = None) -> LocalEc2:
@@ -185,7 +188,9 @@ def make_region(tmp_path: Path, base: BaseTree) -> Iterator[Callable[..., LocalE
             scale=Scale(vcpus=1.0, memory=0.5),
             region_name="us-east-1",
         )
-        server = make_server("127.0.0.1", 0, service.endpoint, threaded=True, request_handler=MotoRequestHandler)
+        server = make_server(
+            "127.0.0.1", 0, service.endpoint, threaded=True, request_handler=MotoRequestHandler
+        )
         threading.Thread(target=server.serve_forever, daemon=True).start()
         servers.append(server)
         return LocalEc2(service, host, f"http://127.0.0.1:{server.server_port}", base, state)

@@ -222,7 +222,7 @@ def test_the_console_is_the_machines(ec2: LocalEc2) -> None:
 
 
 def test_a_launch_template_is_merged(ec2: LocalEc2) -> None:
-    """moto alone: the instance has neither the template's metadata options nor its profile nor its volumes."""
+    """moto alone: the instance lacks the template's metadata options, profile, volumes and their tags."""
     client, iam = ec2.client(), ec2.client("iam")
     client.create_key_pair(KeyName="operator")
     iam.create_role(RoleName="node", AssumeRolePolicyDocument="{}")

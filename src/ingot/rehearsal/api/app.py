@@ -88,7 +88,7 @@ class Endpoint:
                 self._save(service, environ["REQUEST_METHOD"], name)
             except NotImplementedError as error:
                 return _error("UnsupportedOperation", f"not in the local EC2: {error}", 400, json_protocol)
-            except Exception as error:  # moto answers a bug of its own with a traceback in HTML, without a code
+            except Exception as error:  # without this a client gets HTML, cannot read it, and tries again
                 log.exception("%s:%s", service, name)
                 return _error("InternalError", f"{type(error).__name__}: {error}", 500, json_protocol)
         return answer["status"], answer["headers"], content
@@ -121,7 +121,7 @@ class Endpoint:
 
 
 def moto_application() -> Any:
-    """moto's WSGI application with our EC2 in it. ``prepare()`` must have been called before moto was imported."""
+    """moto's WSGI application with our EC2 in it."""
     from moto.ec2 import urls
     from moto.ec2.models import ec2_backends
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from moto.ec2 import urls
 from moto.ec2.exceptions import InvalidLaunchTemplateNameAlreadyExistsError
@@ -82,8 +82,8 @@ class LocalBackend(EC2Backend):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # A subnet keeps its place among the free addresses in a cache of moto's that is not stored. It starts from
-        # the first again, skipping those in use, but not the router's and the two that AWS keeps.
+        # A subnet keeps its place among the free addresses in a cache of moto's that is not stored. It starts
+        # from the first again, skipping those in use, but not the router's and the two that AWS keeps.
         for subnets in self.subnets.values():
             for subnet in subnets.values():
                 subnet._reserved_ips |= subnet.aws_reserved_ips
@@ -98,20 +98,21 @@ class LocalBackend(EC2Backend):
     ) -> LocalLaunchTemplate:
         if name in self.launch_template_name_to_ids:
             raise InvalidLaunchTemplateNameAlreadyExistsError()
-        template = LocalLaunchTemplate(self, name, template_data, description, tag_spec)
+        template = LocalLaunchTemplate(self, name, template_data, description, tag_spec)  # type: ignore[abstract]
         self.launch_templates[template.id] = template
         self.launch_template_name_to_ids[template.name] = template.id
         self.launch_template_insert_order.append(template.id)
         return template
 
-    # -- instances ---------------------------------------------------------------------------------------------------
+    # -- instances ---------------------------------------------------------------------------------------
 
     def run_instances(
         self, image_id: str, count: int, user_data: Any, security_group_names: list[str], **kwargs: Any
     ) -> Reservation:
         """Book instances as moto does, after EC2's checks, and boot their machines.
 
-        Reached by RunInstances and by whatever launches inside moto: autoscaling groups, fleets, spot requests.
+        Reached by RunInstances and by whatever launches inside moto: autoscaling groups, fleets, spot
+        requests.
         """
         if self.region is None:
             raise errors.unsupported(
@@ -142,11 +143,11 @@ class LocalBackend(EC2Backend):
             template = self._get_template_from_args(kwargs["launch_template"]).data
         self._merge_template(template, kwargs)
         image = self._launchable_image(image_id or template.get("ImageId", ""))
-        type_name = kwargs["instance_type"]
+        type_name: str = kwargs["instance_type"]
         if kwargs.get("is_instance_type_default"):
             type_name = template.get("InstanceType", type_name)
         size = instance_size(type_name)
-        size.require(image.architecture)
+        size.require(str(image.architecture))
         key_name = kwargs.get("key_name") or template.get("KeyName")
         if key_name and key_name not in self.key_pairs:
             raise errors.key_pair_not_found(key_name)
@@ -168,7 +169,7 @@ class LocalBackend(EC2Backend):
         return LaunchPlan(image, size, key_name, mappings, metadata, template.get("IamInstanceProfile") or {})
 
     def _merge_template(self, template: dict[str, Any], kwargs: dict[str, Any]) -> None:
-        """What moto leaves out when it reads a launch template: interfaces, shutdown behaviour, volume tags."""
+        """What moto leaves out of a launch template: interfaces, shutdown behaviour, volume tags."""
         if not kwargs.get("nics") and template.get("NetworkInterfaces") and not kwargs.get("subnet_id"):
             kwargs["nics"] = deepcopy(template["NetworkInterfaces"])
         if not kwargs.get("instance_initiated_shutdown_behavior"):
@@ -225,26 +226,21 @@ class LocalBackend(EC2Backend):
             ours = LocalInstance.adopt(instance, plan.image.layers, public_key)
             ours.key_name = plan.key_name
             _mend_volumes(ours, plan.mappings)
-        booted: list[LocalInstance] = []
-        for instance in list(reservation.instances):
+        instances = cast("list[LocalInstance]", reservation.instances)
+        for number, instance in enumerate(list(instances)):
             try:
                 instance.boot()
-                booted.append(instance)
             except NoCapacity as error:
-                if len(booted) < minimum:
-                    for other in booted:
-                        other.terminate()
-                    for other in reservation.instances:
-                        if other not in booted:
-                            self._unbook(other)
-                    reservation.instances = booted
-                    if not booted:
-                        del self.reservations[reservation.id]
-                    raise errors.insufficient_capacity(str(error)) from error
-                for other in reservation.instances[len(booted) :]:
+                for other in instances[number:]:
                     self._unbook(other)
-                reservation.instances = booted
-                return
+                del instances[number:]
+                if number >= minimum:
+                    return
+                for other in instances:
+                    other.terminate()
+                if not instances:
+                    del self.reservations[reservation.id]
+                raise errors.insufficient_capacity(str(error)) from error
 
     def _unbook(self, instance: LocalInstance) -> None:
         """Take back an instance that never had a machine: its address, interfaces, volumes and tags."""
@@ -267,19 +263,28 @@ class LocalBackend(EC2Backend):
     def stop_instances(self, instance_ids: list[str], force: bool = False) -> list[Any]:
         if not force:
             return super().stop_instances(instance_ids)
-        return [
-            (instance, instance.stop(force=True)) for instance in self.get_multi_instances_by_id(instance_ids)
-        ]
+        instances = cast("list[LocalInstance]", self.get_multi_instances_by_id(instance_ids))
+        return [(instance, instance.stop(force=True)) for instance in instances]
 
-    def modify_instance_metadata_options(self, instance_id: str, **options: Any) -> MetadataOptions:
+    def modify_instance_metadata_options(
+        self,
+        instance_id: str,
+        http_tokens: str | None = None,
+        hop_limit: int | None = None,
+        http_endpoint: str | None = None,
+        dry_run: bool | None = False,
+        http_protocol: str | None = None,
+        metadata_tags: str | None = None,
+    ) -> MetadataOptions:
         """Change what was said and keep the rest; moto sets everything else back to its default."""
         current = self.get_instance(instance_id).metadata_options
-        if options.get("http_tokens") == "optional":
+        if http_tokens == "optional":
             raise errors.unsupported("The local EC2 speaks IMDSv2 only: HttpTokens cannot be 'optional'")
         asked = {
-            "http_put_response_hop_limit": options.get("hop_limit"),
-            "http_endpoint": options.get("http_endpoint"),
-            "instance_metadata_tags": options.get("metadata_tags"),
+            "http_put_response_hop_limit": hop_limit,
+            "http_endpoint": http_endpoint,
+            "http_protocol_ipv6": http_protocol,
+            "instance_metadata_tags": metadata_tags,
         }
         for name, value in asked.items():
             if value is not None:
@@ -287,7 +292,7 @@ class LocalBackend(EC2Backend):
         self.region.changed()
         return current
 
-    # -- images ------------------------------------------------------------------------------------------------------
+    # -- images ------------------------------------------------------------------------------------------
 
     def create_image(
         self,
@@ -301,11 +306,12 @@ class LocalBackend(EC2Backend):
 
         moto answers 500 to a ``TagSpecification`` for snapshots, which Packer always sends.
         """
-        instance = self.get_instance(instance_id)
+        instance = cast("LocalInstance", self.get_instance(instance_id))
         images.check_name(name, self.amis.values(), self.account_id)
         if instance.now not in (MachineState.RUNNING, MachineState.STOPPED):
             raise errors.incorrect_instance_state(
-                f"The instance '{instance_id}' is not in a state from which an image can be created: {instance.state}"
+                f"The instance '{instance_id}' is not in a state from which an image can be created: "
+                f"{instance.state}"
             )
         tags = convert_tag_spec(tag_specifications)
         for kind in tags:
@@ -373,7 +379,7 @@ class LocalBackend(EC2Backend):
         self.region.discard_unused_layers()
         return snapshot
 
-    # -- keys --------------------------------------------------------------------------------------------------------
+    # -- keys --------------------------------------------------------------------------------------------
 
     def create_key_pair(self, name: str, key_type: str, tags: dict[str, str]) -> Any:
         """As moto's; the private key is kept, so that ``ingot local ssh`` can use it."""
@@ -389,7 +395,7 @@ class LocalBackend(EC2Backend):
 
 
 def _merged_mappings(*sources: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Block devices of image, template and request; a later source overrides an earlier one by device name."""
+    """Block devices of image, template and request; a later source overrides an earlier one by name."""
     merged: dict[str, dict[str, Any]] = {}
     for source in sources:
         for mapping in source:
@@ -419,8 +425,8 @@ def _check_tag_keys(tags: dict[str, str]) -> None:
     for key in tags:
         if not METADATA_TAG_KEY.fullmatch(key) or key in (".", "..", "_index"):
             raise errors.invalid_value(
-                f"'{key}' is not a valid tag key. Tag keys must match pattern ([0-9a-zA-Z\\-_+=,.@:]{{1,255}}), "
-                "and must not be a reserved name ('.', '..', '_index')"
+                f"'{key}' is not a valid tag key. Tag keys must match pattern "
+                "([0-9a-zA-Z\\-_+=,.@:]{1,255}), and must not be a reserved name ('.', '..', '_index')"
             )
 
 

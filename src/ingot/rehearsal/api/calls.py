@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 # IAM's prefix where it is not the name that requests are signed for.
 PREFIXES = {"monitoring": "cloudwatch"}
-# S3 has no action in its requests; IAM's names differ from the operations' too. The ones that Ingot's tools use.
+# S3 has no action in its requests, and IAM's names differ from the operations' too.
 S3_OPERATIONS = {
     ("GET", "bucket"): "ListBucket",
     ("HEAD", "bucket"): "ListBucket",
@@ -83,7 +83,7 @@ class Recorder:
 
 
 def short_agent(agent: str) -> str:
-    """The caller without versions and platform, so that one tool is one line: ``Boto3``, ``APN ... Packer``."""
+    """The caller without versions and platform, so that one tool is one entry."""
     for name in ("packer-plugin-amazon", "Packer", "Ansible", "aws-cli", "Boto3", "Botocore"):
         if name.lower() in agent.lower():
             return name

@@ -1,8 +1,8 @@
 """EC2's own errors for calls that moto lets through.
 
 Codes and wording follow the EC2 API reference, since tools match on them. All are client errors (status 400),
-so that an SDK reports them at once instead of retrying: also insufficient capacity, for which EC2 itself answers
-500, because a retry against one small host cannot succeed.
+so that an SDK reports them at once instead of retrying: also insufficient capacity, for which EC2 itself
+answers 500, because a retry against one small host cannot succeed.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def image_name_malformed(name: str) -> EC2ClientError:
 
 def architecture_mismatch(type_architecture: str, image_architecture: str) -> EC2ClientError:
     return invalid_value(
-        f"The architecture '{type_architecture}' of the specified instance type does not match the architecture "
-        f"'{image_architecture}' of the specified AMI. Specify an instance type and an AMI that have matching "
-        "architectures, and try again. You can use 'describe-instance-types' or 'describe-images' to discover "
-        "the architecture of the instance type or AMI."
+        f"The architecture '{type_architecture}' of the specified instance type does not match the "
+        f"architecture '{image_architecture}' of the specified AMI. Specify an instance type and an AMI that "
+        "have matching architectures, and try again. You can use 'describe-instance-types' or "
+        "'describe-images' to discover the architecture of the instance type or AMI."
     )
 
 

@@ -1,8 +1,9 @@
 """Instances whose states are those of their machines.
 
-moto's ``start``, ``stop`` and ``terminate`` are immediate. Here they are the *end* of a transition: asking for one
-sets the state on the way (``pending``, ``stopping``, ``shutting-down``), the machine does it, and moto's own method
-then books the result. That holds for whoever asks: a client, an autoscaling group or a fleet.
+moto's ``start``, ``stop`` and ``terminate`` are immediate. Here they are the *end* of a transition: asking
+for one sets the state on the way (``pending``, ``stopping``, ``shutting-down``), the machine does it, and
+moto's own method then books the result. That holds for whoever asks: a client, an autoscaling group or a
+fleet.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class LocalInstance(Instance):
         ours.set_state(MachineState.PENDING)
         return ours
 
-    # -- what the API shows ------------------------------------------------------------------------------------------
+    # -- what the API shows ------------------------------------------------------------------------------
 
     def set_state(self, state: MachineState, reason: StateReason | None = None) -> None:
         self._state.name = state.value
@@ -124,7 +125,7 @@ class LocalInstance(Instance):
     def user_data_bytes(self) -> bytes | None:
         return base64.b64decode(str(self.user_data)) if self.user_data is not None else None
 
-    # -- transitions -------------------------------------------------------------------------------------------------
+    # -- transitions -------------------------------------------------------------------------------------
 
     def machine(self) -> Machine:
         """What the machine side must build, scaled to this host."""
@@ -136,7 +137,7 @@ class LocalInstance(Instance):
             layers=self.layers,
             architecture=self.architecture,
             instance_type=self.instance_type,
-            private_ip=self.private_ip,
+            private_ip=str(self.private_ip),
             prefix_length=int(vpc.cidr_block.split("/")[1]),
             mac=self.nics[0].mac_address,
             hostname=self.private_dns_name.split(".")[0],

@@ -1,4 +1,4 @@
-"""Private keys of CreateKeyPair, kept for ``ingot local ssh``. EC2 itself forgets them; this is a person's own machine."""
+"""Private keys of CreateKeyPair, kept for ``ingot local ssh``: EC2 itself forgets them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Long operations on machines, each in its turn.
 
-The API answers at once; what it set in motion runs here. Operations on one instance run one after the other in
-the order in which they were asked for, operations on different instances side by side.
+The API answers at once; what it set in motion runs here. Operations on one instance run one after the other
+in the order in which they were asked for, operations on different instances side by side.
 """
 
 from __future__ import annotations
@@ -56,11 +56,6 @@ class SerialQueues:
         """Whether something runs or waits for this key."""
         with self._lock:
             return key in self._waiting
-
-    def idle(self) -> bool:
-        """Whether nothing runs or waits."""
-        with self._lock:
-            return not self._waiting
 
     def shutdown(self) -> None:
         """Wait for everything that was asked for; nothing may be asked for after this."""

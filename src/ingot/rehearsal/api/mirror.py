@@ -1,4 +1,4 @@
-"""Static files for machines and tools in the region: wheels and models, so that nothing is downloaded twice."""
+"""Static files for machines and tools in the region, so that nothing is downloaded twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Mirror:
         request = Request(environ)
         return self._answer(request)(environ, start_response)
 
-    def _answer(self, request: Request) -> Any:
+    def _answer(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
             return Response("the mirror is read-only\n", status=405)
         joined = safe_join(str(self._directory), request.path.removeprefix(self._prefix))

@@ -58,6 +58,17 @@ class LocalResponse(EC2Response):
         super().terminate_instances()
         return ActionResult({"TerminatingInstances": _changes(before)})
 
+    def describe_snapshots(self) -> ActionResult:
+        """moto shows those of all accounts, whichever owner is asked for."""
+        owners = {
+            self.current_account if owner == "self" else owner for owner in self._get_param("OwnerIds", [])
+        }
+        snapshots = self.ec2_backend.describe_snapshots(
+            snapshot_ids=self._get_param("SnapshotIds", []), filters=self._filters_from_querystring()
+        )
+        wanted = [snapshot for snapshot in snapshots if not owners or snapshot.owner_id in owners]
+        return ActionResult({"Snapshots": wanted})
+
     def create_image(self) -> ActionResult:
         self.error_on_dryrun()
         image = self.ec2_backend.create_image(
@@ -70,7 +81,7 @@ class LocalResponse(EC2Response):
         return ActionResult({"ImageId": image.id})
 
     def modify_image_attribute(self) -> ActionResult:
-        """ImdsSupport and Description too; moto takes launch permissions only and answers true to the rest."""
+        """ImdsSupport and Description too; moto takes launch permissions only and says true to the rest."""
         imds_support = self._get_param("ImdsSupport.Value")
         description = self._get_param("Description.Value")
         if imds_support is None and description is None:

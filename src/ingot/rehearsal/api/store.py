@@ -1,7 +1,8 @@
 """The books across ``down`` and ``up``: moto keeps everything in memory and has no way to save it.
 
-Two files in the state directory, each replaced atomically: ``api.pickle`` (everything but S3: small, and written
-before a changing call is answered) and ``s3.pickle`` beside ``objects/``, which holds the objects' contents once each.
+Two files in the state directory, each replaced atomically: ``api.pickle`` (everything but S3: small, and
+written before a changing call is answered) and ``s3.pickle`` beside ``objects/``, which holds the objects'
+contents once each.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 from collections import defaultdict
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
@@ -49,12 +50,15 @@ class _Lock(Protocol):
 
 
 class Store:
-    """Saves and restores moto's backends of one account."""
+    """Saves and restores moto's backends of one account.
+
+    One lock guards the books and their files: with two of them, an answer that is saved and a machine's change
+    that is saved could wait for each other.
+    """
 
     def __init__(self, directory: Path, lock: _Lock) -> None:
         self.directory = directory
         self._lock = lock
-        self._writing = threading.Lock()
         self._s3_timer: threading.Timer | None = None
 
     @property
@@ -84,7 +88,7 @@ class Store:
                 if saved["format"] != FORMAT:
                     raise ValueError(f"format {saved['format']}, this version of ingot reads {FORMAT}")
                 for service, regions in saved["backends"].items():
-                    get_backend(service)[ACCOUNT].update(regions)
+                    _backends(service).update(regions)
             except Exception as error:  # unpickling raises whatever the saved classes raise
                 raise StateError(
                     f"The local EC2's records in {file} cannot be read ({type(error).__name__}: {error}). "
@@ -95,14 +99,12 @@ class Store:
 
     def save(self) -> None:
         """Write the books of everything but S3."""
-        with self._writing:
-            with self._lock:
-                data = self._dump(SERVICES, _Pickler)
-            _replace(self.api_file, data)
+        with self._lock:
+            _replace(self.api_file, self._dump(SERVICES, _Pickler))
 
     def save_s3_soon(self) -> None:
         """Write S3's books in a moment; many objects are often stored in a row."""
-        with self._writing:
+        with self._lock:
             if self._s3_timer is None:
                 self._s3_timer = threading.Timer(S3_DELAY_SECONDS, self.save_s3)
                 self._s3_timer.daemon = True
@@ -110,12 +112,11 @@ class Store:
 
     def save_s3(self) -> None:
         """Write S3's books and the objects that are not on disk yet."""
-        with self._writing:
+        with self._lock:
             self._s3_timer = None
             self.objects.mkdir(mode=0o700, parents=True, exist_ok=True)
             kept: set[str] = set()
-            with self._lock:
-                data = self._dump(("s3",), lambda file: _S3Pickler(file, self.objects, kept))
+            data = self._dump(("s3",), lambda file: _S3Pickler(file, self.objects, kept))
             _replace(self.s3_file, data)
             for path in self.objects.iterdir():
                 if path.name not in kept:
@@ -123,19 +124,22 @@ class Store:
 
     def close(self) -> None:
         """Write everything that is not written yet."""
-        with self._writing:
-            pending = self._s3_timer
-            if pending is not None:
-                pending.cancel()
-        if pending is not None:
-            self.save_s3()
-        self.save()
+        with self._lock:
+            if self._s3_timer is not None:
+                self._s3_timer.cancel()
+                self.save_s3()
+            self.save()
 
     def _dump(self, services: tuple[str, ...], pickler: Any) -> bytes:
-        backends = {service: dict(get_backend(service)[ACCOUNT]) for service in services}
+        backends = {service: dict(_backends(service)) for service in services}
         buffer = io.BytesIO()
         pickler(buffer).dump({"format": FORMAT, "backends": backends})
         return buffer.getvalue()
+
+
+def _backends(service: str) -> Any:
+    """A service's books of our account, by region."""
+    return get_backend(cast(Any, service))[ACCOUNT]
 
 
 class _Pickler(pickle.Pickler):
@@ -193,9 +197,9 @@ def _nested_defaultdict(content: dict[Any, Any]) -> Any:
 
 
 def _restore_key(kind: type[FakeKey], state: dict[str, Any], path: Path) -> FakeKey:
-    key = kind.__new__(kind)
+    key: Any = object.__new__(kind)
     key.__setstate__(state | {"value": path.read_bytes()})
-    return key
+    return cast(FakeKey, key)
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -1,4 +1,7 @@
-"""Launch templates whose versions can be deleted: moto finds a version by its place in the list, EC2 by its number."""
+"""Launch templates whose versions can be deleted.
+
+moto finds a version by its place in the list, EC2 by its number.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ class LocalLaunchTemplate(LaunchTemplate):
         super().__init__(*args, **kwargs)
 
     def create_version(self, data: dict[str, Any], description: str) -> LaunchTemplateVersion:
-        # What the call tags itself with is no part of the template; moto keeps it, and the next call that gives the
-        # same data then seems to give other data.
+        # What the call tags itself with is no part of the template; moto keeps it, and the next call that
+        # gives the same data then seems to give other data.
         specifications = [
             item for item in data.get("TagSpecifications", []) if item["ResourceType"] != "launch-template"
         ]
