@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -57,6 +58,27 @@ def test_every_command_can_be_run_or_says_why_not(page: Path) -> None:
     steps = {check.name for check in ci.checks()}
     for command in parse(page):
         assert command.kind != "step" or command.note in steps, f"{command.place}: no step {command.note!r}"
+
+
+def names_to_look_up() -> set[str]:
+    """The stable names of refusals and findings, read from the calls that make them."""
+    files = ["preflight.py", "images.py", "rehearsal/host.py", "doctor/causes.py", "doctor/checks.py"]
+    names = set()
+    for file in files:
+        for node in ast.walk(ast.parse((ROOT / "src/ingot" / file).read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            first = node.args[:1] if node.func.id in ("Refusal", "_cause") else []
+            cause = [keyword.value for keyword in node.keywords if keyword.arg == "cause"]
+            names |= {item.value for item in first + cause if isinstance(item, ast.Constant)}
+    return {name for name in names if isinstance(name, str)}
+
+
+def test_every_refusal_and_finding_can_be_looked_up() -> None:
+    page = (ROOT / "docs/troubleshoot.md").read_text()
+    names = names_to_look_up()
+    assert {"no-head", "missing-library", "no namespaces"} <= names
+    assert sorted(name for name in names if f"`{name}`" not in page) == []
 
 
 def commands(tmp_path: Path, text: str) -> list[Command]:
