@@ -103,9 +103,9 @@ def test_another_cluster_is_found_by_name(region: dict[str, str]) -> None:
 
 def test_what_ec2_says_keeps_to_its_own_names(region: dict[str, str]) -> None:
     hosts = ansible_inventory("aws", region)["_meta"]["hostvars"]
-    ours = preflight.playbook_options() | {"ansible_host", "ansible_user", "ansible_ssh_private_key_file"}
+    ours = preflight.playbook_options() | options()
     for facts in hosts.values():
-        assert {name for name in facts if not name.startswith("ec2_")} <= ours | {"ansible_local"} | options()
+        assert {name for name in facts if not name.startswith(("ec2_", "ansible_"))} <= ours
 
 
 def options() -> set[str]:
