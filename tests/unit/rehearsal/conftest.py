@@ -7,17 +7,19 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import boto3
 import pytest
 from botocore.config import Config
+from moto.backends import get_backend
 from moto.core.base_backend import BackendDict
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import make_server
 
 from ingot.rehearsal.api.region import Scale
 from ingot.rehearsal.api.service import Service, build
+from ingot.rehearsal.api.store import SERVICES
 from ingot.rehearsal.base import BaseTree
 from ingot.rehearsal.model import Machine, MachineError, MachineState, NoCapacity
 
@@ -155,6 +157,13 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 10) -> None
         time.sleep(0.02)
 
 
+def forget_moto() -> None:
+    """A new process as far as moto knows: its own reset leaves what services make of each other then."""
+    BackendDict.reset()
+    for service in SERVICES:
+        get_backend(cast(Any, service)).clear()
+
+
 @pytest.fixture
 def base(tmp_path: Path) -> BaseTree:
     tree = tmp_path / "base"
@@ -176,7 +185,7 @@ def make_region(tmp_path: Path, base: BaseTree) -> Iterator[Callable[..., LocalE
     servers: list[Any] = []
 
     def make(host: FakeHost | None = None, state: Path | None = None) -> LocalEc2:
-        BackendDict.reset()
+        forget_moto()
         state = state or tmp_path / "state"
         host = host or FakeHost(tmp_path)
         (tmp_path / "mirror").mkdir(exist_ok=True)

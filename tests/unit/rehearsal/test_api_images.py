@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import boto3
-import moto
 import pytest
 from botocore.exceptions import ClientError
 
@@ -40,17 +38,6 @@ def test_only_images_that_can_be_launched_exist(ec2: LocalEc2) -> None:
     """moto alone: hundreds of Amazon's, of which nothing can be launched."""
     images = ec2.client().describe_images()["Images"]
     assert [image["OwnerId"] for image in images] == ["136693071363"]
-
-
-def test_moto_alone_fails_where_packer_would() -> None:
-    """The reason for ``create_image``: when this fails, moto has learnt it and the mend can go."""
-    with moto.mock_aws():
-        client = boto3.client("ec2", region_name="us-east-1")
-        instance = client.run_instances(ImageId="ami-12c6146b", MinCount=1, MaxCount=1)["Instances"][0]
-        with pytest.raises(NotImplementedError):
-            client.create_image(
-                InstanceId=instance["InstanceId"], Name="image", TagSpecifications=TAG_SPECIFICATIONS
-            )
 
 
 def test_an_image_is_made_of_its_instance(ec2: LocalEc2) -> None:

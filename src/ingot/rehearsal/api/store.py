@@ -52,8 +52,8 @@ class _Lock(Protocol):
 class Store:
     """Saves and restores moto's backends of one account.
 
-    One lock guards the books and their files: with two of them, an answer that is saved and a machine's change
-    that is saved could wait for each other.
+    One lock guards the books and their files: with two of them, an answer that is saved and a machine's
+    change that is saved could wait for each other.
     """
 
     def __init__(self, directory: Path, lock: _Lock) -> None:
