@@ -11,15 +11,20 @@ from testinfra.host import Host
 ROOT = "/opt/ingot/venvs"
 
 
+def entries(host: Host) -> list[str]:
+    """What lies in the root, hidden names too."""
+    return host.check_output("find %s -mindepth 1 -maxdepth 1 -printf '%%f\\n'", ROOT).splitlines()
+
+
 @pytest.fixture
 def venvs(host: Host) -> list[str]:
-    return [f"{ROOT}/{name}" for name in host.file(ROOT).listdir() if not name.startswith(".")]
+    return [f"{ROOT}/{name}" for name in entries(host) if not name.startswith(".")]
 
 
 @pytest.mark.install
 def test_there_is_an_environment_and_no_rest_of_one(host: Host, venvs: list[str]) -> None:
     assert venvs
-    assert [name for name in host.file(ROOT).listdir() if name.startswith(".")] == []
+    assert [name for name in entries(host) if name.startswith(".")] == []
 
 
 @pytest.mark.install
