@@ -60,6 +60,12 @@ def enabled_units() -> set[Path]:
     return {path for path in WANTS.glob("*.wants/*") if path.is_symlink()}
 
 
+def owner(path: Path) -> str:
+    """The package that a file belongs to, empty if none."""
+    found = subprocess.run(["dpkg-query", "-S", path], capture_output=True, text=True, check=False).stdout
+    return found.partition(":")[0]
+
+
 def install_packages() -> None:
     """Install what is missing, and let none of their daemons start, now or at boot: we use the programs."""
     with step("Host packages (files/host-packages.yml)") as state:
@@ -81,7 +87,10 @@ def install_packages() -> None:
             if own_policy:
                 POLICY.unlink()
             for link in enabled_units() - before:
-                link.unlink()
+                if (
+                    owner(link.readlink()) in missing
+                ):  # not what came along, such as systemd itself in a chroot
+                    link.unlink()
         state.note = f"installed {len(missing)}; none of their daemons was started or enabled"
 
 

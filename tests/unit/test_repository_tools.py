@@ -84,6 +84,11 @@ def test_a_package_that_is_not_installed_is_missing() -> None:
     assert bootstrap.missing_packages(["dpkg", "no-such-package"]) == ["no-such-package"]
 
 
+def test_a_file_is_traced_to_its_package() -> None:
+    assert bootstrap.owner(Path("/etc/debian_version")) == "base-files"
+    assert bootstrap.owner(Path("/no/such/file")) == ""
+
+
 def test_an_unreadable_pin_is_named(tmp_path: Path) -> None:
     (tmp_path / "versions.yml").write_text("packer: 1.0.0\nnested:\n  a: 1\n")
     with pytest.raises(ToolError, match="'nested:'"):
