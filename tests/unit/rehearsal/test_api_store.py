@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +42,7 @@ def test_everything_is_there_after_the_next_up(ec2: LocalEc2, make_region: MakeR
     ec2.client("ssm").put_parameter(Name="/ingot/channel", Value=image_id, Type="String", Tags=[])
     iam = ec2.client("iam")
     iam.create_role(RoleName="node", AssumeRolePolicyDocument="{}")
+    exercise_the_rest(ec2, group)
     ec2.client("cloudwatch").put_metric_data(Namespace="n", MetricData=[{"MetricName": "m", "Value": 1.0}])
     before = ec2.instance(instance_id)
     ec2.service.close()
@@ -60,6 +62,37 @@ def test_everything_is_there_after_the_next_up(ec2: LocalEc2, make_region: MakeR
     assert launched["PrivateIpAddress"] not in (before["PrivateIpAddress"], "172.31.0.1")
     again.client("autoscaling").set_desired_capacity(AutoScalingGroupName="nodes", DesiredCapacity=1)
     assert len(list(again.service.region.instances())) == 3  # the group still launches into the same EC2
+
+
+def exercise_the_rest(ec2: LocalEc2, group: str) -> None:
+    """Resources of each kind that Ingot's tools make, so that what cannot be stored shows here."""
+    client, iam, watch = ec2.client(), ec2.client("iam"), ec2.client("cloudwatch")
+    rule = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "10.0.0.0/8"}]}
+    client.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
+    client.allocate_address(Domain="vpc")
+    vpc = client.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    subnet = client.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24")["Subnet"]["SubnetId"]
+    client.create_network_interface(SubnetId=subnet)
+    volume = client.create_volume(Size=1, AvailabilityZone="us-east-1a")["VolumeId"]
+    client.create_snapshot(VolumeId=volume)
+    document = json.dumps(
+        {"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}}
+    )
+    policy = iam.create_policy(PolicyName="p", PolicyDocument=document)["Policy"]["Arn"]
+    iam.attach_role_policy(RoleName="node", PolicyArn=policy)
+    iam.put_role_policy(RoleName="node", PolicyName="inline", PolicyDocument=document)
+    iam.create_instance_profile(InstanceProfileName="node")
+    iam.add_role_to_instance_profile(InstanceProfileName="node", RoleName="node")
+    scaling = ec2.client("autoscaling")
+    scaling.put_scaling_policy(
+        AutoScalingGroupName="nodes", PolicyName="out", AdjustmentType="ChangeInCapacity", ScalingAdjustment=1
+    )
+    watch.put_metric_alarm(
+        AlarmName="queue", ComparisonOperator="GreaterThanThreshold", EvaluationPeriods=1, MetricName="m",
+        Namespace="n", Period=60, Statistic="Sum", Threshold=1.0,
+    )  # fmt: skip
+    ec2.client("sts").assume_role(RoleArn="arn:aws:iam::123456789012:role/node", RoleSessionName="session")
+    ec2.client("kms").create_key()
 
 
 def test_the_router_keeps_its_address(make_region: MakeRegion) -> None:

@@ -149,6 +149,15 @@ class _Pickler(pickle.Pickler):
         if isinstance(obj, defaultdict) and _is_local(obj.default_factory):
             # SSM: defaultdict(lambda: defaultdict(dict)), the only local function among the services kept
             return _nested_defaultdict, (dict(obj),)
+        if isinstance(obj, defaultdict) and type(obj) is not defaultdict:
+            # SSM's parameters: a defaultdict whose constructor wants what pickle does not know
+            return (
+                _restore_defaultdict,
+                (type(obj), obj.default_factory),
+                obj.__dict__,
+                None,
+                iter(obj.items()),
+            )
         if isinstance(obj, RSAPrivateKey | EllipticCurvePrivateKey):
             # KMS keeps its keys as objects of the library
             return _restore_private_key, (_private_bytes(obj),)
@@ -194,6 +203,12 @@ def _inner() -> Any:
 
 def _nested_defaultdict(content: dict[Any, Any]) -> Any:
     return defaultdict(_inner, content)
+
+
+def _restore_defaultdict(kind: type[Any], factory: Any) -> Any:
+    made = kind.__new__(kind)
+    defaultdict.__init__(made, factory)
+    return made
 
 
 def _restore_key(kind: type[FakeKey], state: dict[str, Any], path: Path) -> FakeKey:
