@@ -11,6 +11,7 @@ case $limit in '' | max) ;; *) [ "$limit" -lt "$memory" ] && memory=$limit ;; es
 echo "memory $memory"
 echo "disk $(($(df -Pk / | awk 'NR == 2 { print $4 }') * 1024))"
 
+echo "inputs $(cat /usr/share/ingot/inputs.json 2>/dev/null)"
 for path in $PATHS; do
     [ -e "$path" ] && echo "path $path"
 done

@@ -10,7 +10,7 @@ from ansible.module_utils.basic import _PY_MIN
 from ansible.release import __version__ as core_version
 
 try:
-    from ingot import preflight, report
+    from ingot import image_inputs, preflight, report
 except ImportError as error:  # an ansible-playbook from outside the project's environment
     raise AnsibleFilterError(
         "Ingot's own Python package is not importable by this ansible-playbook: run it from the project's"
@@ -23,6 +23,14 @@ def node_refusals(
 ) -> list[preflight.Refusal]:
     """The node's Python is held against what the modules of this very ansible-core need."""
     return preflight.node_refusals(probe, host, variables, ports, _PY_MIN, core_version)
+
+
+def phase(probe: str, variables: Mapping[str, Any]) -> str:
+    """The phase of the roles that a node needs: `configure` where its image has all that is installed."""
+    answer = preflight.parse_probe(probe)
+    model = f"{preflight.MODELS}/{variables['serving_model_id']}"
+    current = model in answer["paths"] and image_inputs.is_current(answer.get("inputs", ""), variables)
+    return "configure" if current else "main"
 
 
 def question(model: str) -> dict[str, Any]:
@@ -44,6 +52,8 @@ class FilterModule:
             "ingot_variable_refusals": preflight.variable_refusals,
             "ingot_cluster_refusals": preflight.cluster_refusals,
             "ingot_node_refusals": node_refusals,
+            "ingot_image_record": image_inputs.record,
+            "ingot_phase": phase,
             "ingot_question": question,
             "ingot_launch_refusals": preflight.launch_refusals,
             "ingot_launch_report": report.launched,

@@ -1,33 +1,81 @@
-"""What an image is made of, as one hash: an image whose tag has the same need not be baked again."""
+"""What an image is made of.
+
+As one hash, put on the image as a tag: an image whose tag has the same need not be baked again. And as a
+record on the image itself: where it says the same as this checkout and inventory, the install phase of the
+roles would change nothing, and site.yml leaves it out.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+from ingot import preflight
 
 TAG = "ingot:inputs"
 
-INPUTS = (
+ON_THE_IMAGE = ("roles/**/*", "files/**/*", "src/ingot/doctor/**/*")
+AROUND_IT = (
     "packer/*.pkr.hcl",
     "packer/images.yml",
     "playbooks/image.yml",
-    "playbooks/tasks/**/*",
     "inventories/image/**/*",
-    "roles/**/*",
-    "files/**/*",
     "plugins/**/*",
-    "src/ingot/doctor/**/*",  # goes onto the image
 )
 IGNORED = ("__pycache__", "README.md", "iam")
 
 
-def digest(root: Path, inventory: Path | None = None) -> str:
-    """The hash over all input files below ``root``, names and contents, and those of a further inventory."""
-    files = {path for pattern in INPUTS for path in root.glob(pattern)}
-    if inventory is not None:
-        files |= set(inventory.rglob("*"))
+def digest(root: Path, inventory: Path) -> str:
+    """The hash over all that a bake reads, and the inventory that is layered over the image's own."""
+    return _hash(root, [*_files(root, (*ON_THE_IMAGE, *AROUND_IT)), *inventory.rglob("*")])
+
+
+def record(variables: Mapping[str, Any], root: Path = preflight.REPOSITORY) -> str:
+    """The record of a bake with these variables, one line of JSON."""
+    return _json({"code": _hash(root, _files(root, ON_THE_IMAGE)), "variables": _of_roles(variables, root)})
+
+
+def is_current(written: str, variables: Mapping[str, Any], root: Path = preflight.REPOSITORY) -> bool:
+    """Whether the install phase, run with these variables, would find all as the bake left it.
+
+    What the bake set and nobody sets now was meant for the image, and stays. What is set now only must be known
+    to concern the configure phase alone: those are the variables that every inventory has.
+    """
+    try:
+        baked = json.loads(written)
+        code, then = baked["code"], baked["variables"]
+    except (ValueError, KeyError, TypeError):
+        return False  # no image of ours, or one of an older Ingot
+    if code != _hash(root, _files(root, ON_THE_IMAGE)):
+        return False
+    everywhere = preflight.playbook_options(root / preflight.DOCUMENTED)
+    return all(
+        _json(then[name]) == _json(value) if name in then else name in everywhere
+        for name, value in _of_roles(variables, root).items()
+    )
+
+
+def _of_roles(variables: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """Those that roles read, except secrets."""
+    options = preflight.public_role_options(root / "roles")
+    return {name: variables[name] for name in sorted(options) if name in variables}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+
+
+def _files(root: Path, patterns: Iterable[str]) -> list[Path]:
+    return [path for pattern in patterns for path in root.glob(pattern)]
+
+
+def _hash(root: Path, paths: Iterable[Path]) -> str:
+    """Over names and contents."""
     total = hashlib.sha256()
-    for path in sorted(files):
+    for path in sorted(set(paths)):
         if path.is_file() and not set(path.parts) & set(IGNORED):
             total.update(str(path.relative_to(root)).encode() + b"\0")
             total.update(hashlib.sha256(path.read_bytes()).digest())

@@ -19,6 +19,8 @@ from ingot import instance_types, models, sizing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CATALOG = REPOSITORY / "files" / "models.yml"
+MODELS = "/opt/ingot/models"
+DOCUMENTED = "inventories/aws/group_vars/all.yml"
 GIB = 1 << 30
 
 # Disk, as measured on the x86 image: the system after the bake, and the virtual environment with bytecode.
@@ -128,16 +130,30 @@ def check_topology(
 
 def role_options(roles: Path = REPOSITORY / "roles") -> dict[str, frozenset[str]]:
     """The options of every role, from its argument specification."""
-    options = {}
+    return {role: frozenset(options) for role, options in _specified(roles).items()}
+
+
+def public_role_options(roles: Path = REPOSITORY / "roles") -> frozenset[str]:
+    """The options of all roles that are no secrets."""
+    return frozenset(
+        name
+        for options in _specified(roles).values()
+        for name, option in options.items()
+        if not option.get("no_log")
+    )
+
+
+def _specified(roles: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    found = {}
     for spec in sorted(roles.glob("*/meta/argument_specs.yml")):
         entries = yaml.safe_load(spec.read_text(encoding="utf-8"))["argument_specs"]
-        options[spec.parent.parent.name] = frozenset(
-            name for entry in entries.values() for name in entry.get("options", {})
-        )
-    return options
+        found[spec.parent.parent.name] = {
+            name: option for entry in entries.values() for name, option in entry.get("options", {}).items()
+        }
+    return found
 
 
-def playbook_options(defaults: Path = REPOSITORY / "inventories/aws/group_vars/all.yml") -> frozenset[str]:
+def playbook_options(defaults: Path = REPOSITORY / DOCUMENTED) -> frozenset[str]:
     """The variables that the playbooks read: those that the AWS inventory documents."""
     return frozenset(yaml.safe_load(defaults.read_text(encoding="utf-8")))
 
@@ -554,7 +570,7 @@ def node_refusals(
     )
     needed, parts = SPARE_BYTES, ["1 GiB to spare"]
     for path, size, part in (
-        (f"/opt/ingot/models/{model_id}", int(model.size * SPARE), model_id),
+        (f"{MODELS}/{model_id}", int(model.size * SPARE), model_id),
         ("/opt/ingot/venvs/vllm", VENV_BYTES, "virtual environment"),
     ):
         if path not in answer["paths"]:

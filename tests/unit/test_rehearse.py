@@ -10,6 +10,16 @@ import yaml
 
 from ingot import image_inputs, rehearse
 
+SPEC = """argument_specs:
+  main:
+    options:
+      vllm_lock: {type: path}
+      vllm_compiler: {type: bool}
+      vllm_everywhere: {type: int}
+      vllm_key: {type: str, no_log: true}
+"""
+BAKED = {"vllm_lock": "a.txt", "vllm_compiler": False, "vllm_key": "secret", "cluster_name": "x"}
+
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
@@ -19,6 +29,8 @@ def repository(tmp_path: Path) -> Path:
         "roles/base/README.md": "# base",
         "files/versions.yml": "ray: 1",
         "files/iam/packer.json": "{}",
+        "roles/vllm/meta/argument_specs.yml": SPEC,
+        "inventories/aws/group_vars/all.yml": "{cluster_name: x, vllm_everywhere: 1}",
         "playbooks/image.yml": "- hosts: image",
         "playbooks/site.yml": "- hosts: all",
         "inventories/rehearsal/group_vars/all.yml": "a: 1",
@@ -64,6 +76,38 @@ def test_a_renamed_file_changes_the_hash(repository: Path) -> None:
     before = digest(repository)
     (repository / "files/versions.yml").rename(repository / "files/pins.yml")
     assert digest(repository) != before
+
+
+def test_the_record_of_a_bake_says_that_install_would_change_nothing(repository: Path) -> None:
+    record = image_inputs.record(BAKED, repository)
+    assert "secret" not in record
+    assert image_inputs.is_current(record, BAKED, repository)
+    assert image_inputs.is_current(
+        record, {"vllm_lock": "a.txt"}, repository
+    )  # the others were the image's own
+    assert image_inputs.is_current(record, {**BAKED, "cluster_name": "y", "vllm_everywhere": 2}, repository)
+
+
+@pytest.mark.parametrize("change", [{"vllm_lock": "b.txt"}, {"vllm_compiler": True}])
+def test_another_value_of_a_role_means_to_install(repository: Path, change: dict[str, object]) -> None:
+    record = image_inputs.record(BAKED, repository)
+    assert not image_inputs.is_current(record, {**BAKED, **change}, repository)
+
+
+def test_a_value_that_the_bake_did_not_have_means_to_install(repository: Path) -> None:
+    record = image_inputs.record({"vllm_lock": "a.txt"}, repository)
+    assert not image_inputs.is_current(record, BAKED, repository)
+
+
+@pytest.mark.parametrize("record", ["", "{}", "[]", "no json", '{"code": "x", "variables": {}}'])
+def test_no_record_or_another_checkouts_means_to_install(repository: Path, record: str) -> None:
+    assert not image_inputs.is_current(record, {}, repository)
+
+
+def test_a_changed_role_means_to_install(repository: Path) -> None:
+    record = image_inputs.record(BAKED, repository)
+    (repository / "roles/base/tasks/main.yml").write_text("- name: y")
+    assert not image_inputs.is_current(record, BAKED, repository)
 
 
 def test_the_key_is_where_the_inventory_says(monkeypatch: pytest.MonkeyPatch) -> None:
