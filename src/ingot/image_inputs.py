@@ -41,8 +41,8 @@ def record(variables: Mapping[str, Any], root: Path = preflight.REPOSITORY) -> s
 def is_current(written: str, variables: Mapping[str, Any], root: Path = preflight.REPOSITORY) -> bool:
     """Whether the install phase, run with these variables, would find all as the bake left it.
 
-    What the bake set and nobody sets now was meant for the image, and stays. What is set now only must be known
-    to concern the configure phase alone: those are the variables that every inventory has.
+    What the bake set and nobody sets now was meant for the image, and stays. What only is set now must be
+    known to concern the configure phase alone: those are the variables that every inventory has.
     """
     try:
         baked = json.loads(written)
