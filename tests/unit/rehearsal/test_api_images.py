@@ -153,13 +153,21 @@ def test_trees_go_when_nothing_stands_on_them(ec2: LocalEc2) -> None:
 
 def test_a_copy_is_launched_from_the_same_trees(ec2: LocalEc2) -> None:
     client = ec2.client()
-    copy = client.copy_image(SourceImageId=ec2.image_id, SourceRegion="us-east-1", Name="copy")["ImageId"]
+    copy = client.copy_image(
+        SourceImageId=ec2.image_id,
+        SourceRegion="us-east-1",
+        Name="copy",
+        TagSpecifications=TAG_SPECIFICATIONS[:1],
+    )["ImageId"]
     image = client.describe_images(ImageIds=[copy])["Images"][0]
+    assert image["Tags"] == [{"Key": "Name", "Value": "image"}]
     assert (image["OwnerId"], image["Architecture"], image["SourceImageId"]) == (
         "123456789012", "x86_64", ec2.image_id,
     )  # fmt: skip
     clone = ec2.launch(ImageId=copy)
     assert ec2.host.machines[clone].layers == (ec2.base.tree,)
+    client.deregister_image(ImageId=copy, DeleteAssociatedSnapshots=True)
+    assert client.describe_snapshots(OwnerIds=["self"])["Snapshots"] == []
 
 
 def test_a_base_tree_that_is_gone_is_not_offered(ec2: LocalEc2, make_region: Any, tmp_path: Path) -> None:

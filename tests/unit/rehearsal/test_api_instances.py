@@ -199,6 +199,19 @@ def test_a_mapping_may_leave_the_size_to_the_image(ec2: LocalEc2) -> None:
     assert ec2.client().describe_volumes()["Volumes"][0]["Size"] == 8
 
 
+def test_what_a_machine_cannot_follow_is_refused(ec2: LocalEc2) -> None:
+    """moto alone: books it."""
+    more = [{"DeviceName": "/dev/xvdb", "Ebs": {"VolumeSize": 10}}]
+    refused("UnsupportedOperation", ec2.launch, BlockDeviceMappings=more)
+    instance_id, client = ec2.launch(), ec2.client()
+    volume = client.create_volume(Size=1, AvailabilityZone="us-east-1a")["VolumeId"]
+    attach = {"InstanceId": instance_id, "VolumeId": volume, "Device": "/dev/xvdb"}
+    refused("UnsupportedOperation", client.attach_volume, **attach)
+    change = {"InstanceId": instance_id, "InstanceType": {"Value": "m7i.xlarge"}}
+    refused("UnsupportedOperation", client.modify_instance_attribute, **change)
+    assert ec2.instance(instance_id)["InstanceType"] == "m7i.large"
+
+
 def test_status_checks_tell_the_truth(ec2: LocalEc2) -> None:
     """moto alone: always ok."""
     ec2.host.answers = False

@@ -165,7 +165,7 @@ class LocalBackend(EC2Backend):
             template.get("BlockDeviceMappings", []),
             kwargs.get("block_device_mappings", []),
         )
-        _check_root_size(image, mappings)
+        _check_devices(image, mappings)
         return LaunchPlan(image, size, key_name, mappings, metadata, template.get("IamInstanceProfile") or {})
 
     def _merge_template(self, template: dict[str, Any], kwargs: dict[str, Any]) -> None:
@@ -265,6 +265,16 @@ class LocalBackend(EC2Backend):
             return super().stop_instances(instance_ids)
         instances = cast("list[LocalInstance]", self.get_multi_instances_by_id(instance_ids))
         return [(instance, instance.stop(force=True)) for instance in instances]
+
+    def modify_instance_attribute(self, instance_id: str, key: str, value: Any) -> Instance:
+        """What a machine cannot follow is refused: its limits are those that it was made with."""
+        if key == "instance_type":
+            size = instance_size(value)
+            raise errors.unsupported(
+                f"{instance_id} cannot become {size.name}: the local EC2 keeps the type of an instance; "
+                "launch another one from an image of it"
+            )
+        return super().modify_instance_attribute(instance_id, key, value)
 
     def modify_instance_metadata_options(
         self,
@@ -430,14 +440,12 @@ def _check_tag_keys(tags: dict[str, str]) -> None:
             )
 
 
-def _check_root_size(image: LocalAmi, mappings: list[dict[str, Any]]) -> None:
+def _check_devices(image: LocalAmi, mappings: list[dict[str, Any]]) -> None:
     for mapping in mappings:
+        if mapping["DeviceName"] != image.root_device_name:
+            raise errors.no_data_volumes(mapping["DeviceName"])
         size = mapping["Ebs"].get("VolumeSize")
-        if (
-            mapping["DeviceName"] == image.root_device_name
-            and size is not None
-            and int(size) < image.root.size
-        ):
+        if size is not None and int(size) < image.root.size:
             raise errors.volume_too_small(int(size), image.ebs_snapshot.id, image.root.size)
 
 

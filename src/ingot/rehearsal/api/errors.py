@@ -83,5 +83,9 @@ def snapshot_without_machine(snapshot_id: str) -> EC2ClientError:
     )
 
 
+def no_data_volumes(device: str) -> EC2ClientError:
+    return unsupported(f"{device}: machines of the local EC2 have their root device only")
+
+
 def unsupported(message: str) -> EC2ClientError:
     return EC2ClientError("UnsupportedOperation", message)

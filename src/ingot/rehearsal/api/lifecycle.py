@@ -15,8 +15,9 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-# Each waiting operation costs one sleeping thread; as many as instances that a host can hold.
-MAX_WORKERS = 64
+# More than instances that a host can hold: a launch waits for its machine to be accepted while it holds the
+# lock of the books, so it must never wait for a thread. Threads are made when they are needed.
+MAX_WORKERS = 1024
 
 
 class SerialQueues:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 from copy import copy
-from typing import Any
+from typing import Any, cast
 
 from moto.core.responses import ActionResult, EmptyResult
 from moto.core.types import Base64EncodedString
 from moto.core.utils import utcnow
 from moto.ec2.responses import EC2Response
+from moto.ec2.utils import convert_tag_spec
 
 from ingot.rehearsal.api import errors
 from ingot.rehearsal.api.backend import LaunchOptions, launching
@@ -79,6 +80,28 @@ class LocalResponse(EC2Response):
             no_reboot=bool(self._get_bool_param("NoReboot", False)),
         )
         return ActionResult({"ImageId": image.id})
+
+    def copy_image(self) -> ActionResult:
+        """moto drops the tags."""
+        result = super().copy_image()
+        image_id = cast("dict[str, str]", result.result)["ImageId"]
+        image = self.ec2_backend.describe_images(ami_ids=[image_id])[0]
+        tags = convert_tag_spec(self._get_param("TagSpecifications", []))
+        image.add_tags(tags.get("image", {}))
+        image.ebs_snapshot.add_tags(tags.get("snapshot", {}))
+        return result
+
+    def deregister_image(self) -> ActionResult:
+        """moto ignores DeleteAssociatedSnapshots."""
+        images = self.ec2_backend.describe_images(ami_ids=[self._get_param("ImageId")])
+        result = super().deregister_image()
+        if self._get_bool_param("DeleteAssociatedSnapshots", False):
+            for image in images:
+                self.ec2_backend.delete_snapshot(image.ebs_snapshot.id)
+        return result
+
+    def attach_volume(self) -> ActionResult:
+        raise errors.no_data_volumes(self._get_param("Device"))
 
     def modify_image_attribute(self) -> ActionResult:
         """ImdsSupport and Description too; moto takes launch permissions only and says true to the rest."""

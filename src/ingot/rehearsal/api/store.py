@@ -205,7 +205,7 @@ def _nested_defaultdict(content: dict[Any, Any]) -> Any:
     return defaultdict(_inner, content)
 
 
-def _restore_defaultdict(kind: type[Any], factory: Any) -> Any:
+def _restore_defaultdict(kind: type[defaultdict[Any, Any]], factory: Any) -> Any:
     made = kind.__new__(kind)
     defaultdict.__init__(made, factory)
     return made
