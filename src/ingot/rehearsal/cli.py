@@ -186,7 +186,7 @@ def status() -> None:
     )
     out.print(
         f"Scale     machines get {settings.memory_scale:.0%} of their type's memory and "
-        f"{settings.cpu_scale:.0%} of its vCPUs; the host has {os.cpu_count()} cores and {_host_gib():.1f} GiB"
+        f"{settings.cpu_scale:.0%} of its vCPUs; host: {os.cpu_count()} cores, {_host_gib():.1f} GiB"
     )
     out.print(f"State     {settings.state} ({_size(settings.state)}), cache {settings.cache}")
     ec2 = _ec2(control)

@@ -174,9 +174,10 @@ class Control:
 
     def _start_daemon(self) -> None:
         inside = ["nsenter", f"--net={self.settings.netns_path}", sys.executable, "-m", DAEMON_MODULE]
-        kept = ("PATH", "HOME", "LANG", "INGOT_CACHE", "XDG_CACHE_HOME", "INGOT_LOCAL_NAME")
-        environ = {name: os.environ[name] for name in kept if name in os.environ}
+        environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         environ |= {
+            "INGOT_CACHE": str(self.settings.cache),
+            "INGOT_LOCAL_NAME": self.settings.name,
             "INGOT_LOCAL_MEMORY_SCALE": str(self.settings.memory_scale),
             "INGOT_LOCAL_CPU_SCALE": str(self.settings.cpu_scale),
         }

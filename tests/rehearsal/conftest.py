@@ -1,0 +1,34 @@
+"""Tests of real machines: they need root and the host packages, and take regions under names of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from local_region import LocalRegion, listening
+
+from ingot.rehearsal import base
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.geteuid() != 0:
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason="machines need root"))
+
+
+@pytest.fixture(scope="session")
+def listening_before() -> set[str]:
+    """What the host listened on before any region of these tests."""
+    return listening()
+
+
+@pytest.fixture(scope="session")
+def region(tmp_path_factory: pytest.TempPathFactory, listening_before: set[str]) -> Iterator[LocalRegion]:
+    """A region that is up, shared by all tests of machines; purged at the end."""
+    region = LocalRegion("machtest", tmp_path_factory.mktemp("machtest"))
+    region.control.down(purge=True)
+    base.ensure(region.settings)
+    region.control.up()
+    yield region
+    region.control.down(purge=True)

@@ -1,0 +1,161 @@
+"""SIGKILL at any point: `up` works afterwards, and `down` leaves nothing.
+
+The points within `up` and `down` are exact: a program of its own makes the calls of the command line and
+kills itself before the n-th call of a function. The others kill what a whole region consists of.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_region import LocalRegion, eventually, leftovers, sysctls
+
+from ingot.rehearsal import base
+
+# Kills itself before the given call of the given function while it does what `ingot local up` or `down` do.
+DRIVER = """
+import importlib, os, signal, sys
+from ingot.rehearsal.config import Settings
+from ingot.rehearsal.control import Control
+
+action, module, owner, function, count = sys.argv[1:]
+holder = importlib.import_module(f"ingot.rehearsal.{module}")
+holder = getattr(holder, owner) if owner else holder
+original, calls = getattr(holder, function), 0
+
+def counted(*args, **kwargs):
+    global calls
+    calls += 1
+    if calls == int(count):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*args, **kwargs)
+
+setattr(holder, function, counted)
+getattr(Control(Settings.from_environment()), action)()
+"""
+IN_UP = {
+    "before the host's settings are written down": ("network", "HostRegistry", "_write", 1),
+    "before the network is begun": ("network", "", "_run", 1),
+    "with the network half made": ("network", "", "_run", 6),
+    "before dnsmasq starts": ("network", "Network", "_start_dnsmasq", 1),
+    "before the daemon starts": ("control", "Control", "_start_daemon", 1),
+    "while the daemon starts": ("control", "", "wait_for", 1),
+}
+IN_DOWN = {
+    "before processes are killed": ("cgroups", "RegionGroups", "destroy", 1),
+    "before the network goes": ("network", "Network", "down", 1),
+    "before the host's settings are put back": ("network", "HostRegistry", "release", 1),
+}
+
+
+@pytest.fixture(scope="module")
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegion]:
+    region = LocalRegion("killtest", tmp_path_factory.mktemp("killtest"))
+    region.control.down(purge=True)
+    base.ensure(region.settings)
+    yield region
+    region.control.down(purge=True)
+
+
+@pytest.fixture(scope="module")
+def sysctls_before(region: LocalRegion) -> dict[str, str]:
+    return sysctls()
+
+
+@pytest.mark.parametrize("point", IN_UP)
+def test_up_is_killed(region: LocalRegion, sysctls_before: dict[str, str], point: str) -> None:
+    region.control.down()
+    _killed(region, "up", IN_UP[point])
+    region.control.down()
+    assert leftovers(region.settings, sysctls_before) == []
+
+
+def test_up_after_a_killed_up(region: LocalRegion, sysctls_before: dict[str, str]) -> None:
+    region.control.down()
+    _killed(region, "up", IN_UP["with the network half made"])
+    assert region.cli("up").returncode == 0
+    assert region.control.is_up()
+    for point in IN_DOWN.values():
+        _killed(region, "down", point)
+    region.control.down()
+    assert leftovers(region.settings, sysctls_before) == []
+
+
+@pytest.fixture(scope="module")
+def machine(region: LocalRegion) -> Iterator[Any]:
+    """An instance that has booted, in a region that is up."""
+    region.control.up()
+    (instance,) = region.launch(kind="t3.nano")
+    region.answer(instance, "true")
+    yield instance
+
+
+def _daemon(region: LocalRegion, machine: Any) -> int | None:
+    return region.control.daemon_pid()
+
+
+def _dnsmasq(region: LocalRegion, machine: Any) -> int | None:
+    return region.control.network.dns_pid()
+
+
+@pytest.mark.parametrize("victim", [_daemon, _dnsmasq])
+def test_up_after_a_process_of_the_region_is_killed(region: LocalRegion, machine: Any, victim: Any) -> None:
+    os.kill(victim(region, machine), signal.SIGKILL)
+    eventually("the region not to be whole", lambda: not region.control.is_up(), 10)
+    assert region.cli("up").returncode == 0
+    assert region.control.is_up()
+    region.wait_state(machine, "running")  # it was started again
+    region.answer(machine, "true")
+
+
+def test_down_after_everything_is_killed(
+    region: LocalRegion, machine: Any, sysctls_before: dict[str, str]
+) -> None:
+    for pid in region.control.groups.whole.pids():
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue  # a process that the one before took with it
+    region.control.down()
+    assert leftovers(region.settings, sysctls_before) == []
+
+
+def test_daemon_is_killed_during_a_launch(region: LocalRegion, sysctls_before: dict[str, str]) -> None:
+    region.control.up()
+    (instance,) = region.launch(kind="t3.nano")
+    os.kill(region.control.daemon_pid() or 0, signal.SIGKILL)
+    region.control.down()
+    assert leftovers(region.settings, sysctls_before) == []
+    region.control.up()
+    assert region.state(instance) in ("pending", "running", "stopped", "terminated")
+    region.control.down(purge=True)
+    assert leftovers(region.settings, sysctls_before) == []
+    assert not region.settings.state.exists()
+
+
+def test_interrupted_up_removes_what_it_made(region: LocalRegion, sysctls_before: dict[str, str]) -> None:
+    process = subprocess.Popen(
+        [Path(sys.executable).parent / "ingot", "local", "up"], env=region.environ, stderr=subprocess.DEVNULL
+    )
+    eventually("the daemon to start", region.control.daemon_pid, 30)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) != 0
+    assert leftovers(region.settings, sysctls_before) == []
+
+
+def _killed(region: LocalRegion, action: str, point: tuple[str, str, str, int]) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", DRIVER, action, *map(str, point)],
+        env=region.environ,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == -signal.SIGKILL, f"was not killed: {result.stderr}"

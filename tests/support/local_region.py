@@ -1,0 +1,199 @@
+"""A local region for tests, seen from outside: an EC2 client, ssh to its machines, what it must not leave."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+from ingot.rehearsal.cgroups import Hierarchies
+from ingot.rehearsal.config import Settings
+from ingot.rehearsal.control import Control
+from ingot.rehearsal.network import SYSCTLS
+
+CLI = Path(sys.executable).parent / "ingot"
+
+
+class NotInTimeError(AssertionError):
+    """What was waited for did not come."""
+
+
+def eventually(what: str, condition: Callable[[], Any], timeout: float = 90) -> Any:
+    """The first true value of ``condition``; an error that says ``what`` if there is none in time."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise NotInTimeError(f"after {timeout:.0f} s still not: {what}")
+        time.sleep(0.2)
+    return value
+
+
+class LocalRegion:
+    """One region under a name of its own."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.settings = Settings.from_environment({**os.environ, "INGOT_LOCAL_NAME": name})
+        self.control = Control(self.settings)
+        self.environ = {**os.environ, "INGOT_LOCAL_NAME": name}
+        self._key = directory / f"{name}.pem"
+
+    @functools.cached_property
+    def ec2(self) -> Any:
+        """boto3's EC2 client, whose calls are made from inside the region."""
+        environment = self.control.environment()
+        client = boto3.client(
+            "ec2",
+            endpoint_url=environment["AWS_ENDPOINT_URL"],
+            region_name=environment["AWS_REGION"],
+            aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
+            config=Config(retries={"max_attempts": 0}),
+        )
+        return _Inside(client, self.control)
+
+    def cli(self, *arguments: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+        """`ingot local …` as a user calls it."""
+        return subprocess.run(
+            [CLI, "local", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self.environ,
+            **kwargs,
+        )
+
+    def base_image(self) -> str:
+        images = self.ec2.describe_images(
+            Owners=["136693071363"], Filters=[{"Name": "name", "Values": ["debian-13-amd64-*"]}]
+        )
+        return str(images["Images"][0]["ImageId"])
+
+    def launch(self, count: int = 1, *, image: str = "", kind: str = "t3.micro", **more: Any) -> list[Any]:
+        """Instances, as soon as the call returns."""
+        if not self._key.exists():
+            material = self.ec2.create_key_pair(KeyName="tests")["KeyMaterial"]
+            self._key.touch(mode=0o600)
+            self._key.write_text(material)
+        return list(
+            self.ec2.run_instances(
+                ImageId=image or self.base_image(),
+                InstanceType=kind,
+                MinCount=count,
+                MaxCount=count,
+                KeyName="tests",
+                **more,
+            )["Instances"]
+        )
+
+    def describe(self, instance: Any) -> Any:
+        answer = self.ec2.describe_instances(InstanceIds=[instance["InstanceId"]])
+        return answer["Reservations"][0]["Instances"][0]
+
+    def state(self, instance: Any) -> str:
+        return str(self.describe(instance)["State"]["Name"])
+
+    def wait_state(self, instance: Any, state: str) -> None:
+        eventually(f"{instance['InstanceId']} {state}", lambda: self.state(instance) == state)
+
+    def ssh(self, instance: Any, command: str) -> subprocess.CompletedProcess[str]:
+        options = [
+            "BatchMode=yes",
+            "StrictHostKeyChecking=no",
+            "UserKnownHostsFile=/dev/null",
+            "ConnectTimeout=2",
+        ]
+        words = [
+            "ssh",
+            "-i",
+            str(self._key),
+            "-o",
+            "LogLevel=ERROR",
+            *(w for o in options for w in ("-o", o)),
+        ]
+        inside = self.control.command([*words, f"admin@{instance['PrivateIpAddress']}", command])
+        return subprocess.run(inside, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+    def answer(self, instance: Any, command: str) -> str:
+        """What ``command`` prints on the machine, once it lets us in; it must succeed."""
+        result = eventually(f"ssh to {instance['InstanceId']}", lambda: self._let_in(instance, command))
+        assert result.returncode == 0, f"{command}: {result.stderr}"
+        return str(result.stdout).strip()
+
+    def _let_in(self, instance: Any, command: str) -> subprocess.CompletedProcess[str] | None:
+        result = self.ssh(instance, command)
+        return None if result.returncode == 255 else result  # ssh's own failure
+
+
+class _Inside:
+    """A boto3 client whose methods run in the region's network namespace."""
+
+    def __init__(self, client: Any, control: Control) -> None:
+        self._client = client
+        self._control = control
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        if not callable(method):
+            return method
+        return lambda **arguments: self._control.network.call(lambda: method(**arguments))
+
+
+def leftovers(settings: Settings, sysctls_before: dict[str, str]) -> list[str]:
+    """Whatever of a region is still on this host after ``down``, in words; empty is right."""
+    found = []
+    hierarchies = Hierarchies.of_host()
+    for mount in (hierarchies.unified, *hierarchies.v1.values()):
+        if (mount / settings.cgroup).exists():
+            found.append(f"cgroup {mount / settings.cgroup}")
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = process.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(settings.runtime) + "/" in words or str(settings.netns_path) in words:
+            found.append(f"process {words}")
+    found += [f"mount {line}" for line in _lines("/proc/self/mounts") if f"/{settings.name}/" in line]
+    found += [f"mount {line}" for line in _lines("/proc/self/mounts") if f"{settings.netns} " in line]
+    if settings.netns_path.exists():
+        found.append(f"netns {settings.netns_path}")
+    if settings.runtime.exists():
+        found.append(f"directory {settings.runtime}")
+    if settings.nft_table in _said("nft", "list", "tables"):
+        found.append(f"nft table {settings.nft_table}")
+    registry = settings.runtime_root / "regions.json"
+    record = json.loads(registry.read_text()) if registry.exists() else {"regions": {}}
+    if settings.name in record["regions"]:
+        found.append(f"{settings.name} in {registry}")
+    links = {link["ifname"] for link in json.loads(_said("ip", "-json", "link"))}
+    expected = {f"ingot{index}" for index in record["regions"].values()}
+    found += [f"link {link}" for link in links if link.startswith("ingot") and link not in expected]
+    if not record["regions"] and sysctls() != sysctls_before:
+        found.append(f"sysctls {sysctls()} instead of {sysctls_before}")
+    return found
+
+
+def sysctls() -> dict[str, str]:
+    """Values of the host's settings that a region may change."""
+    return {key: Path("/proc/sys", key.replace(".", "/")).read_text().strip() for key in SYSCTLS}
+
+
+def listening() -> set[str]:
+    """Addresses that anything on this host listens on, in its root network namespace."""
+    return {line.split()[4] for line in _said("ss", "--no-header", "-tuln").splitlines()}
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines()
+
+
+def _said(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
