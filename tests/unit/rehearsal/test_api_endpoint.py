@@ -7,6 +7,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError
 from werkzeug.test import Client
 
 from ingot.rehearsal.api.calls import iam_actions, operation, short_agent, signed_service
@@ -70,6 +71,16 @@ def test_calls_are_recorded_by_caller(ec2: LocalEc2) -> None:
         "ec2:RunInstances", "ec2:CreateTags", "ec2:DescribeInstances", "sts:GetCallerIdentity",
         "s3:CreateBucket", "s3:PutObject", "ssm:DescribeParameters", "cloudwatch:ListMetrics",
     }  # fmt: skip
+
+
+def test_the_log_says_why_a_call_was_refused(ec2: LocalEc2, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="ingot")
+    with pytest.raises(ClientError):
+        ec2.launch(ImageId="ami-0123456789abcdef0")
+    with pytest.raises(ClientError):
+        ec2.client("ssm").get_parameter(Name="/nothing")
+    assert "ec2:RunInstances 400 InvalidAMIID.NotFound" in caplog.text
+    assert "ssm:GetParameter 400 ParameterNotFound" in caplog.text
 
 
 def test_what_a_call_needs_in_iam() -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -62,13 +63,12 @@ class Endpoint:
             self._recorder.record(environ.get("HTTP_USER_AGENT", ""), calls.iam_actions(service, name, text))
         started = time.monotonic()
         status, headers, content = self._call(environ, service, name, bool(target))
-        log.info(
-            "aws %s:%s %s %.0f ms",
-            service or "-",
-            name or method,
-            status.split()[0],
-            (time.monotonic() - started) * 1e3,
-        )
+        number, why = int(status.split()[0]), ""
+        if number >= 400:
+            content = [b"".join(content)]
+            why = f" {error_code(content[0])}"
+        spent = (time.monotonic() - started) * 1000
+        log.info("aws %s:%s %d%s %.0f ms", service or "-", name or method, number, why, spent)
         start_response(status, headers)
         return content
 
@@ -132,6 +132,12 @@ def moto_application() -> Any:
     ec2_backends.backend = LocalBackend
     urls.url_paths["{0}/"] = LocalResponse.dispatch
     return DomainDispatcherApplication(create_backend_app)
+
+
+def error_code(body: bytes) -> str:
+    """AWS's code in an error answer, for the log; of XML and JSON protocols."""
+    found = re.search(rb'<Code>([^<]+)</Code>|"__type": *"([^"]+)"', body)
+    return (found[1] or found[2]).decode() if found else "no code"
 
 
 def _read_body(environ: dict[str, Any]) -> bytes:
