@@ -188,8 +188,8 @@ def check_disk(places: Iterable[Path], free: Callable[[Path], int]) -> Refusal |
             return Refusal(
                 "too little disk",
                 f"{room / GIB:.1f} GiB are free at {place}",
-                f"{LEAST_DISK // GIB} are needed: free some, `ingot local down --purge` an old region, or set "
-                "INGOT_CACHE to a place that has them",
+                f"{LEAST_DISK // GIB} are needed: free some, `ingot local down --purge` an old region, or "
+                "set INGOT_CACHE to a place that has them",
             )
     return None
 

@@ -27,8 +27,8 @@ class MachineState(StrEnum):
 class Machine(BaseModel):
     """Everything the machine side needs to build one instance.
 
-    ``memory_bytes`` and ``vcpus`` are the *scaled* limits that the machine's cgroup gets, ``layers`` the AMI's
-    read-only trees, uppermost first (the order that overlayfs's ``lowerdir`` wants).
+    ``memory_bytes`` and ``vcpus`` are the *scaled* limits that the machine's cgroup gets, ``layers`` the
+    AMI's read-only trees, uppermost first (the order that overlayfs's ``lowerdir`` wants).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -90,7 +90,7 @@ class MachineHost(Protocol):
         """State as it is now, seen from the processes; unknown ids are ``TERMINATED``."""
 
     def reachable(self, instance_id: str) -> bool:
-        """Whether the machine's own init has finished booting and its network answers (instance status check)."""
+        """Whether the machine's init has finished booting and its network answers (instance status check)."""
 
     def console(self, instance_id: str) -> bytes:
         """What the machine wrote on its console, at most the last 64 KiB."""
