@@ -1,0 +1,145 @@
+"""launch.yml, site.yml and destroy.yml refuse before they change anything: seen from the API's side."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import LocalEc2
+
+ROOT = Path(__file__).resolve().parents[3]
+CHANGING = ("ec2:Run", "ec2:Create", "ec2:Import", "ec2:Authorize", "ec2:Delete", "ec2:Terminate")
+
+
+@pytest.fixture
+def play(ec2: LocalEc2, tmp_path: Path) -> Any:
+    """Run a playbook against the region; returns status and what it said."""
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {
+        **os.environ,
+        "HOME": str(home),
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        "AWS_ENDPOINT_URL": ec2.url,
+        "AWS_ACCESS_KEY_ID": "AKIATEST",
+        "AWS_SECRET_ACCESS_KEY": "3xXq7Yw0LpZtRfVb",
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "INGOT_MIRROR": "http://127.0.0.1:9/_mirror/",
+    }
+
+    def run(inventory: str, playbook: str, *extra: str) -> tuple[int, str]:
+        command = [
+            Path(sys.executable).with_name("ansible-playbook"),
+            "-i",
+            f"inventories/{inventory}",
+            playbook,
+        ]
+        done = subprocess.run(
+            [*command, *extra],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+def image(ec2: LocalEc2) -> str:
+    """An image of ours, as a bake leaves it."""
+    client = ec2.client()
+    builder = ec2.launch()
+    client.stop_instances(InstanceIds=[builder])
+    ec2.wait_for(builder, "stopped")
+    specification = {"ResourceType": "image", "Tags": [{"Key": "ingot:image", "Value": "x86"}]}
+    made = client.create_image(InstanceId=builder, Name="ingot-x86-1", TagSpecifications=[specification])
+    ec2.wait_for_image(made["ImageId"])
+    client.terminate_instances(InstanceIds=[builder])
+    return str(made["ImageId"])
+
+
+def changes(ec2: LocalEc2) -> list[str]:
+    """What the playbooks asked EC2 to change."""
+    calls = json.loads((ec2.state / "calls.json").read_text()) if (ec2.state / "calls.json").exists() else {}
+    return [action for action in calls.get("Ansible", []) if action.startswith(CHANGING)]
+
+
+def test_a_launch_is_refused_with_all_that_speaks_against_it(ec2: LocalEc2, play: Any) -> None:
+    image(ec2)
+    status, said = play(
+        "rehearsal",
+        "playbooks/launch.yml",
+        *("-e", "launch_instance_type=m7g.medium"),
+        *("-e", "launch_volume_gib=4"),
+    )
+    assert status != 0
+    for name in ("architecture-differs", "model-does-not-fit", "disk-too-small"):
+        assert name in said
+    status, said = play(
+        "rehearsal",
+        "playbooks/launch.yml",
+        *("-e", "launch_instance_type=m7i.lrge"),
+        *("-e", "launch_ssh_cidr="),
+    )
+    assert status != 0
+    for name in ("unknown-instance-type", "no-cidr"):
+        assert name in said
+    assert changes(ec2) == []
+
+
+def test_a_cluster_that_nobody_launched_and_a_mistyped_variable_are_refused(ec2: LocalEc2, play: Any) -> None:
+    status, said = play("rehearsal", "site.yml")
+    assert status != 0
+    assert "no-nodes" in said
+    status, said = play("rehearsal", "site.yml", "-e", "serving_modle_id=x")
+    assert status != 0
+    assert "serving_model_id" in said
+    assert changes(ec2) == []
+
+
+def test_a_placeholder_key_is_refused_before_any_node_is_spoken_to(
+    ec2: LocalEc2, play: Any, tmp_path: Path
+) -> None:
+    key = tmp_path / "api-key"
+    key.write_text("changeme")
+    key.chmod(0o600)
+    status, said = play("example", "site.yml", "-e", f"ingot_api_key_file={key}")
+    assert status != 0
+    assert "placeholder-api-key" in said
+    assert "UNREACHABLE" not in said
+
+
+def test_destroy_asks_and_takes_what_is_the_clusters_only(ec2: LocalEc2, play: Any) -> None:
+    client = ec2.client()
+    ids = {}
+    for cluster in ("ingot", "other"):
+        tags = [{"Key": "ingot:cluster", "Value": cluster}]
+        ids[cluster] = ec2.launch(TagSpecifications=[{"ResourceType": "instance", "Tags": tags}])
+        client.create_key_pair(
+            KeyName=cluster, TagSpecifications=[{"ResourceType": "key-pair", "Tags": tags}]
+        )
+    status, said = play("rehearsal", "playbooks/destroy.yml")
+    assert status != 0
+    assert ids["ingot"] in said
+    assert ids["other"] not in said
+    assert changes(ec2) == []
+    status, said = play("rehearsal", "playbooks/destroy.yml", "-e", "destroy_confirm=ingot")
+    assert status == 0, said
+    ec2.wait_for(ids["ingot"], "terminated")
+    assert ec2.instance(ids["other"])["State"]["Name"] == "running"
+    assert [pair["KeyName"] for pair in client.describe_key_pairs()["KeyPairs"]] == ["other"]
+    status, said = play("rehearsal", "playbooks/destroy.yml")
+    assert status == 0
+    assert "Nothing is left of cluster ingot" in said
