@@ -220,6 +220,8 @@ locals {
   )
   commit = coalesce(var.commit, local.git_commit, "unknown")
 
+  build_id = uuidv4()
+
   # timestamp() is the time at which Packer started, however often it is asked.
   created  = timestamp()
   ami_name = "${var.image_prefix}-${local.name}-${formatdate("YYYYMMDD-hhmmss", local.created)}-${substr(local.commit, 0, 12)}"
@@ -363,7 +365,7 @@ build {
       "ANSIBLE_CONFIG=${local.root}/ansible.cfg",
       "PYTHONUNBUFFERED=1",
       # Private addresses are reused: a connection kept open by another build may lead to another machine.
-      "ANSIBLE_SSH_CONTROL_PATH_DIR=${pathexpand("~/.ansible/cp/${local.ami_name}")}",
+      "ANSIBLE_SSH_CONTROL_PATH=%(directory)s/${local.build_id}",
     ]
     extra_arguments = concat(
       ["--limit", "builder"], # an extra inventory may hold other machines

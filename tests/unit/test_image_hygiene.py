@@ -39,6 +39,7 @@ PLANTED: dict[str, dict[str, str]] = {
     "url-credentials": {"/etc/pip.conf": "index-url = https://bot:pass@pypi.example.com/simple\n"},
     "builder-home": {"/root/.ansible/tmp/x": "", "/home/admin/.cache/pip/y": ""},
     "package-cache": {"/var/cache/apt/archives/vim.deb": "", "/var/lib/apt/lists/deb_Packages": "x"},
+    "package-index": {"/var/cache/apt/pkgcache.bin": "x"},
     "python-cache": {"/var/cache/uv/torch.whl": "", "/var/lib/ingot/.cache/pip/z": ""},
     "core-dump": {"/var/lib/systemd/coredump/core.ray.1": "x", "/core.12": "x"},
     "ray-session": {"/tmp/ray/session_latest/logs/raylet.out": "x", "/var/lib/ingot/ray/session_1/x": ""},
