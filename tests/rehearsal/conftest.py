@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from local_region import LocalRegion, listening
+from local_region import LocalRegion
 
 from ingot.rehearsal import base
 
@@ -18,13 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def listening_before() -> set[str]:
-    """What the host listened on before any region of these tests."""
-    return listening()
-
-
-@pytest.fixture(scope="session")
-def region(tmp_path_factory: pytest.TempPathFactory, listening_before: set[str]) -> Iterator[LocalRegion]:
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegion]:
     """A region that is up, shared by all tests of machines; purged at the end."""
     region = LocalRegion("machtest", tmp_path_factory.mktemp("machtest"))
     region.control.down(purge=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -186,9 +187,14 @@ def sysctls() -> dict[str, str]:
     return {key: Path("/proc/sys", key.replace(".", "/")).read_text().strip() for key in SYSCTLS}
 
 
-def listening() -> set[str]:
-    """Addresses that anything on this host listens on, in its root network namespace."""
-    return {line.split()[4] for line in _said("ss", "--no-header", "-tuln").splitlines()}
+def listening(control: Control) -> set[str]:
+    """Addresses of the host's root network namespace that a process of the region listens on."""
+    ours = set(control.groups.whole.pids())
+    found = set()
+    for line in _said("ss", "--no-header", "-tulnp").splitlines():
+        if ours.intersection(map(int, re.findall(r"pid=(\d+)", line))):
+            found.add(line.split()[4])
+    return found
 
 
 def _lines(path: str) -> list[str]:
