@@ -1,0 +1,120 @@
+"""The machine side where it needs no machine: settings, cgroup layout, base trees, what a machine sees."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ingot.rehearsal import base, machines
+from ingot.rehearsal.cgroups import CgroupError, Group, Hierarchies, Limits
+from ingot.rehearsal.config import Settings, SettingsError
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("INGOT_LOCAL_NAME", "../etc"),
+        ("INGOT_LOCAL_NAME", "a" * 21),
+        ("INGOT_LOCAL_MEMORY_SCALE", "0"),
+        ("INGOT_LOCAL_MEMORY_SCALE", "much"),
+        ("INGOT_LOCAL_CPU_SCALE", "-1"),
+    ],
+)
+def test_wrong_settings_are_refused_by_their_variable(variable: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=variable):
+        Settings.from_environment({"HOME": "/root", variable: value})
+
+
+def test_hybrid_hosts_limit_on_v1(tmp_path: Path) -> None:
+    for name in ("unified", "memory/region", "cpu/region"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "unified/region").mkdir()
+    hierarchies = Hierarchies(tmp_path / "unified", {"memory": tmp_path / "memory", "cpu": tmp_path / "cpu"})
+    group = Group(hierarchies, "region/i-1", limited=True)
+    group.create(Limits(GIB, 0.5))
+    assert (tmp_path / "memory/region/i-1/memory.limit_in_bytes").read_text() == str(GIB)
+    assert (tmp_path / "cpu/region/i-1/cpu.cfs_quota_us").read_text() == "50000"
+    assert [path.parent for path in group.procs] == [
+        tmp_path / part / "region/i-1" for part in ("unified", "memory", "cpu")
+    ]
+
+
+def test_v2_hosts_limit_on_v2(tmp_path: Path) -> None:
+    group = Group(Hierarchies(tmp_path, {}), "i-1", limited=True)
+    (tmp_path / "i-1").mkdir()
+    for name in ("memory.max", "memory.swap.max", "cpu.max", "cpuset.cpus"):
+        (tmp_path / "i-1" / name).touch()
+    group.create(Limits(GIB, 0.5, cores=(0, 3)))
+    values = {path.name: path.read_text() for path in (tmp_path / "i-1").iterdir()}
+    assert values == {
+        "memory.max": str(GIB),
+        "memory.swap.max": "0",
+        "cpu.max": "50000 100000",
+        "cpuset.cpus": "0,3",
+    }
+
+
+def test_no_v2_hierarchy_is_an_error() -> None:
+    with pytest.raises(CgroupError, match="no cgroup v2"):
+        Hierarchies.of_host("cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n")
+
+
+def test_meminfo_has_one_length_whatever_it_says() -> None:
+    """A reader may be in the middle of it while it is written anew in place."""
+    quiet = machines._meminfo(GIB, {})
+    busy = machines._meminfo(GIB, {"usage": 900 << 20, "inactive_file": 300 << 20, "anon": 500 << 20})
+    assert len(quiet) == len(busy)
+    values = {line.split(":")[0]: int(line.split()[1]) for line in busy.splitlines()}
+    assert values["MemTotal"] == GIB // 1024
+    assert values["MemFree"] == 124 * 1024
+    assert values["MemAvailable"] == 424 * 1024
+
+
+def test_cpuinfo_shows_as_many_processors_as_the_machine_has() -> None:
+    assert machines._cpuinfo(1).count("processor\t:") == 1
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(cache=tmp_path / "cache")
+
+
+def test_without_the_keyring_there_is_no_base(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(base.BaseError, match="apt-get install debian-archive-keyring"):
+        base.ensure(settings, keyring=tmp_path / "missing.gpg")
+    assert base.installed(settings) == []
+
+
+def test_a_failed_bootstrap_says_why_and_leaves_no_tree(settings: Settings, tmp_path: Path) -> None:
+    keyring = tmp_path / "keyring.gpg"
+    keyring.touch()
+    defect = ["sh", "-c", "echo I: fine; echo 'E: mirror is down' ; echo I: more; exit 25"]
+    with pytest.raises(base.BaseError, match=r"E: mirror is down .*\.log"):
+        base.ensure(settings, keyring=keyring, wrap=lambda _: defect)
+    assert [path for path in settings.bases.iterdir() if path.is_dir()] == []
+
+
+def test_a_build_that_was_killed_is_swept(settings: Settings, tmp_path: Path) -> None:
+    keyring = tmp_path / "keyring.gpg"
+    keyring.touch()
+    (settings.bases / "building-old/tree/etc").mkdir(parents=True)
+    made = base.ensure(settings, keyring=keyring, wrap=lambda _: ["true"])
+    assert [path.name for path in settings.bases.iterdir() if path.is_dir()] == [made.key]
+    assert base.installed(settings) == [made]
+    assert made.ami_name.startswith("debian-13-amd64-")
+
+
+def test_the_key_follows_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = base._key("x86_64")
+    assert base._key("arm64") != before
+    monkeypatch.setattr(base, "PACKAGES", (*base.PACKAGES, "jq"))
+    assert base._key("x86_64") != before
+
+
+def test_shell_scripts_parse() -> None:
+    for script in Path(machines.__file__).parent.glob("*.sh"):
+        subprocess.run(["sh", "-n", script], check=True)
