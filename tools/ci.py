@@ -101,8 +101,8 @@ def checks() -> list[Check]:
     python = str(BIN / "python")
     return [
         *static_checks(),
-        Check("unit tests", "unit", tool("pytest", "tests/unit"), limit=10),
-        Check("local EC2 tests", "local", tool("pytest", "tests/rehearsal", "-m", "not long"), limit=20),
+        Check("unit tests", "unit", tool("pytest", "tests/unit"), limit=20),
+        Check("local EC2 tests", "local", tool("pytest", "tests/rehearsal", "-m", "not long"), limit=30),
         Check("rehearse", "rehearse", tool("ingot", "rehearse"), limit=45),
         Check(
             "site.yml again changes nothing", "rehearse", (python, "tools/unchanged.py", *in_region(*site))
