@@ -65,6 +65,7 @@ class Network:
             _run("ip", "netns", "add", self.settings.netns)
             self._link(index)
         _nft(self._root_rules(index))
+        self._pass_firewall(index)
         self._hosts.mkdir(parents=True, exist_ok=True)
         if not self.dns_pid():
             self._start_dnsmasq(group)
@@ -75,6 +76,7 @@ class Network:
         if index is not None:
             _run("ip", "link", "del", f"ingot{index}", may_fail=True)
         _run("nft", "delete", "table", "ip", self.settings.nft_table, may_fail=True)
+        self._close_firewall()
         if self.settings.netns_path.exists():
             _run("ip", "netns", "del", self.settings.netns, may_fail=True)
             self.settings.netns_path.unlink(
@@ -179,6 +181,25 @@ class Network:
               chain out {{ type nat hook postrouting priority srcnat;
                 ip saddr {network} oifname != "ingot{index}" masquerade; }}
             }}"""
+
+    def _pass_firewall(self, index: int) -> None:
+        """Let the region's packets through chains that drop what they do not know: Docker's, for one.
+
+        No table of ours can do that: a packet passes only if every chain of the hook accepts it.
+        """
+        self._close_firewall()
+        for chain in _ruleset("chain"):
+            if chain.get("hook") == "forward" and chain.get("policy") == "drop":
+                place = f"{chain['family']} {chain['table']} {chain['name']}"
+                for direction in ("iifname", "oifname"):
+                    rule = f'{direction} "ingot{index}" accept comment "{self.settings.netns}"'
+                    _nft(f"insert rule {place} {rule}")
+
+    def _close_firewall(self) -> None:
+        for rule in _ruleset("rule"):
+            if rule.get("comment") == self.settings.netns:
+                place = (rule["family"], rule["table"], rule["chain"])
+                _run("nft", "delete", "rule", *place, "handle", str(rule["handle"]), may_fail=True)
 
     def _start_dnsmasq(self, group: Group) -> None:
         settings = self.settings
@@ -330,6 +351,15 @@ def _name_servers() -> list[str]:
         "the host has no name server outside of its loopback (in /etc/resolv.conf or "
         "/run/systemd/resolve/resolv.conf), so machines could resolve no name: name one there"
     )
+
+
+def _ruleset(kind: str) -> list[dict[str, Any]]:
+    """The host's nftables objects of one kind ("chain", "rule"), as nft describes them."""
+    command = ["nft", "--json", "--handle", "list", "ruleset"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        raise NetworkError(f"`{' '.join(command)}` failed: {listed.stderr.strip()}")
+    return [entry[kind] for entry in json.loads(listed.stdout)["nftables"] if kind in entry]
 
 
 def _nft(rules: str, prefix: tuple[str, ...] = ()) -> None:
