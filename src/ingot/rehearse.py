@@ -125,14 +125,15 @@ class Rehearsal:
                 " again, or look around with `ingot local status` and `ingot local shell`."
             )
 
-    def playbook(self, path: str) -> None:
-        self.run("ansible-playbook", "-i", str(INVENTORY.relative_to(ROOT)), path)
+    def playbook(self, path: str, *options: str) -> None:
+        self.run("ansible-playbook", "-i", str(INVENTORY.relative_to(ROOT)), path, *options)
 
     def bake(self) -> None:
         """``packer build``, unless an image of the same inputs is there."""
         inputs = image_inputs.digest(ROOT, INVENTORY)
         filters = [{"Name": f"tag:{image_inputs.TAG}", "Values": [inputs]}]
         images = self._ask(lambda ec2: ec2.describe_images(Owners=["self"], Filters=filters)["Images"])
+        self.end_cluster_of_other_images({image["ImageId"] for image in images})
         if images:
             typer.echo(f"{images[0]['ImageId']} was made of the same inputs ({inputs}): nothing to bake")
             return
@@ -149,6 +150,18 @@ class Rehearsal:
             raise RehearsalError(preflight.report(refusals))
         self.run("packer", "init", TEMPLATE)
         self.run("packer", "build", "-var", f"extra_tags={json.dumps({image_inputs.TAG: inputs})}", TEMPLATE)
+
+    def end_cluster_of_other_images(self, images: set[str]) -> None:
+        """A cluster of an older image is in the way of the builder's memory, and of the new image."""
+        filters = [
+            {"Name": "tag:ingot:cluster", "Values": [self.cluster.name]},
+            {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]},
+        ]
+        answer = self._ask(lambda ec2: ec2.describe_instances(Filters=filters))
+        standing = {node["ImageId"] for group in answer["Reservations"] for node in group["Instances"]}
+        if standing - images:
+            typer.echo(f"The cluster {self.cluster.name} is of another image ({', '.join(standing)})")
+            self.playbook("playbooks/destroy.yml", "-e", f"destroy_confirm={self.cluster.name}")
 
     def check_policies(self) -> None:
         """Hold the IAM policies against the calls that were made."""
