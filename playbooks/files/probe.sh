@@ -20,6 +20,7 @@ done
 for port in $PORTS; do
     ss -Hltnp "sport = :$port" 2>/dev/null | sed -n 's/.*users:(("\([^"]*\)",pid=\([0-9]*\).*/\1 \2/p' |
         sort -u | while read -r process pid; do
-        echo "port $port $process $(sed -n 's|.*/\([^/]*\.\(service\|scope\)\).*|\1|p' "/proc/$pid/cgroup" | head -n 1)"
+        unit=$(sed -n 's#.*/\([^/]*\.\(service\|scope\)\).*#\1#p' "${PROC:-/proc}/$pid/cgroup" | head -n 1)
+        echo "port $port $process $unit"
     done
 done

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -311,6 +313,45 @@ def test_a_good_node_is_let_through_also_when_its_own_units_hold_the_ports() -> 
 )
 def test_a_bad_node_is_refused(change: Callable[[str], str], name: str) -> None:
     assert node(change(PROBE)) == [name]
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "unit"),
+    [
+        ("0::/system.slice/haproxy.service\n", "haproxy.service"),
+        (
+            "9:name=systemd:/\n4:memory:/\n0::/system.slice/system-x.slice/haproxy.service\n",
+            "haproxy.service",
+        ),
+        ("0::/user.slice/user-1000.slice/session-3.scope\n", "session-3.scope"),
+        ("0::/\n", ""),
+    ],
+)
+def test_the_probe_names_who_listens(tmp_path: Path, cgroup: str, unit: str) -> None:
+    stub = tmp_path / "bin/ss"
+    stub.parent.mkdir()
+    listener = 'LISTEN 0 128 0.0.0.0:8080 0.0.0.0:* users:(("haproxy",pid=812,fd=7),("haproxy",pid=812,fd=8))'
+    stub.write_text(
+        f"#!/bin/sh\n[ \"$3\" = 'sport = :8080' ] || [ \"$2\" = 'sport = :8080' ] && echo '{listener}'\n"
+    )
+    stub.chmod(0o755)
+    (tmp_path / "proc/812").mkdir(parents=True)
+    (tmp_path / "proc/812/cgroup").write_text(cgroup)
+    script = (preflight.REPOSITORY / "playbooks/files/probe.sh").read_text()
+    said = subprocess.run(
+        ["sh", "-c", f"PORTS='8000 8080'\nPATHS='/etc /none'\n{script}"],
+        env={**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}", "PROC": str(tmp_path / "proc")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer = preflight.parse_probe(said.stdout)
+    assert answer["ports"] == [{"port": "8080", "process": "haproxy", "unit": unit}]
+    assert answer["paths"] == ["/etc"]
+    assert answer["machine"] in ("x86_64", "aarch64")
+    assert int(answer["memory"]) > 1 << 20
+    assert int(answer["disk"]) > 1 << 20
+    assert answer["python"]
 
 
 def test_weights_and_venv_that_are_not_there_yet_need_room() -> None:
