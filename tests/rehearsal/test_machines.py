@@ -155,6 +155,24 @@ def test_an_image_is_the_machine_as_it_stood(region: LocalRegion, machine: Any) 
     region.wait_state(grandchild, "terminated")
 
 
+def test_an_image_of_a_running_machine(region: LocalRegion, machine: Any) -> None:
+    """Without a reboot the machine goes on where it was; it stands still only while it is copied."""
+    boot = region.answer(machine, "echo live | sudo tee /etc/live >&2; cat /proc/sys/kernel/random/boot_id")
+    image = region.ec2.create_image(InstanceId=machine["InstanceId"], Name="live", NoReboot=True)["ImageId"]
+    _wait_available(region, image)
+    assert region.answer(machine, "cat /proc/sys/kernel/random/boot_id") == boot
+    (clone,) = region.launch(image=image)
+    assert region.answer(clone, "cat /etc/live") == "live"
+    region.ec2.terminate_instances(InstanceIds=[clone["InstanceId"]])
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core cannot be shared out")
+def test_has_the_processors_of_its_type(region: LocalRegion) -> None:
+    (instance,) = region.launch(kind="c7a.medium")
+    assert region.answer(instance, "nproc; grep -c ^processor /proc/cpuinfo").split() == ["1", "1"]
+    region.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
+
+
 def test_what_the_host_cannot_hold_is_refused(region: LocalRegion) -> None:
     with pytest.raises(ClientError) as refused:
         region.launch(kind="r7i.24xlarge")
@@ -188,6 +206,13 @@ def test_ports_are_forwarded_on_the_loopback_only(region: LocalRegion, machine: 
 def test_run_ends_with_the_commands_status(region: LocalRegion) -> None:
     result = region.cli("run", "--", "sh", "-c", "echo $AWS_ENDPOINT_URL $1; exit 7", "sh", "--flag")
     assert (result.returncode, result.stdout) == (7, "http://169.254.169.252 --flag\n")
+
+
+def test_a_shell_in_the_region_cannot_end_it(region: LocalRegion) -> None:
+    result = region.cli("run", "--", str(CLI), "local", "down")
+    assert result.returncode == 1
+    assert "leave it first" in result.stderr
+    assert region.control.is_up()
 
 
 def test_status_says_what_runs_and_how_it_is_scaled(region: LocalRegion, machine: Any) -> None:
@@ -232,14 +257,17 @@ def _image(region: LocalRegion, instance: Any, name: str) -> str:
     image = region.ec2.create_image(InstanceId=instance["InstanceId"], Name=name, TagSpecifications=tags)[
         "ImageId"
     ]
-    eventually(
-        f"image {name}",
-        lambda: region.ec2.describe_images(ImageIds=[image])["Images"][0]["State"] == "available",
-        30,
-    )
+    _wait_available(region, image)
     assert time.monotonic() - started < 5
     region.ec2.start_instances(InstanceIds=[instance["InstanceId"]])
     return str(image)
+
+
+def _wait_available(region: LocalRegion, image: str) -> None:
+    def available() -> bool:
+        return bool(region.ec2.describe_images(ImageIds=[image])["Images"][0]["State"] == "available")
+
+    eventually(f"{image} available", available, 60)
 
 
 def _tag(resource: Any, key: str) -> str:
