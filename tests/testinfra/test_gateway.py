@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from node_http import ask
 from testinfra.host import Host
 
 
@@ -30,12 +31,6 @@ def endpoint(host: Host) -> str:
     return line.split()[1]
 
 
-def ask(host: Host, url: str, *options: str) -> tuple[int, str]:
-    command = ["curl", "--silent", "--max-time", "60", "--write-out", "\\n%{http_code}", *options, url]
-    body, _, status = host.check_output(" ".join(f"'{item}'" for item in command)).rpartition("\n")
-    return int(status), body
-
-
 @pytest.mark.configure
 def test_it_listens_on_one_address(host: Host, endpoint: str) -> None:
     address, port = endpoint.rsplit(":", 1)
@@ -47,26 +42,20 @@ def test_it_listens_on_one_address(host: Host, endpoint: str) -> None:
 
 @pytest.mark.configure
 def test_health_needs_no_key_and_everything_else_does(host: Host, endpoint: str) -> None:
-    assert ask(host, f"http://{endpoint}/health") == (200, '{"status":"ready"}')
+    assert ask(host, f"http://{endpoint}/health") == (200, {"status": "ready"})
     status, body = ask(host, f"http://{endpoint}/v1/models")
     assert status == 401
-    assert json.loads(body)["error"]["code"] == "invalid_api_key"
+    assert body["error"]["code"] == "invalid_api_key"
 
 
 @pytest.mark.configure
 def test_a_key_opens_the_api_and_nothing_else(host: Host, endpoint: str) -> None:
     key = host.check_output("head -n1 /etc/ingot/credentials/gateway-keys")
-    authorization = f"Authorization: Bearer {key}"
-    model = json.loads(host.check_output("grep -o '{\"model\".*}' /etc/haproxy/haproxy.cfg").rstrip("'"))[
-        "model"
-    ]
-    request = json.dumps({"model": model, "prompt": "1", "max_tokens": 1})
-    url = f"http://{endpoint}/v1/completions"
-    json_type = "Content-Type: application/json"
-    status, body = ask(host, url, "--header", authorization, "--header", json_type, "--data", request)
+    probe = json.loads(host.check_output("grep -o '{\"model\".*}' /etc/haproxy/haproxy.cfg"))
+    status, body = ask(host, f"http://{endpoint}/v1/completions", probe, key=key)
     assert status == 200, body
-    assert json.loads(body)["choices"]
-    assert ask(host, f"http://{endpoint}/metrics", "--header", authorization)[0] == 404
+    assert body["choices"]
+    assert ask(host, f"http://{endpoint}/metrics", key=key)[0] == 404
 
 
 @pytest.mark.configure

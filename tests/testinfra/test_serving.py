@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from node_http import ask
 from testinfra.host import Host
 
 UNITS = ("vllm.service", "ingot-serve.service", "ingot-firewall.service")
@@ -42,18 +43,10 @@ def settings(host: Host) -> dict[str, Any]:
     return values
 
 
-def ask(host: Host, settings: dict[str, Any], path: str, body: Any = None, key: str = "") -> tuple[int, Any]:
-    url = f"http://{settings['address']}:{settings['port']}{path}"
-    command = f"curl --silent --max-time 120 --write-out '\\n%{{http_code}}' {url}"
-    if key:
-        command += f" --header 'Authorization: Bearer {key}'"
-    if body is not None:
-        command += f" --header 'Content-Type: application/json' --data '{json.dumps(body)}'"
-    text, _, status = host.check_output(command).rpartition("\n")
-    try:
-        return int(status), json.loads(text)
-    except ValueError:
-        return int(status), text
+def asked(
+    host: Host, settings: dict[str, Any], path: str, body: Any = None, key: str = ""
+) -> tuple[int, Any]:
+    return ask(host, f"http://{settings['address']}:{settings['port']}{path}", body, key=key)
 
 
 def key_of(host: Host, settings: dict[str, Any]) -> str:
@@ -70,7 +63,7 @@ def test_the_engine_answers_right(host: Host, settings: dict[str, Any]) -> None:
         "max_tokens": 8,
         "temperature": 0,
     }
-    status, answer = ask(host, settings, "/v1/completions", body, key_of(host, settings))
+    status, answer = asked(host, settings, "/v1/completions", body, key_of(host, settings))
     assert status == 200, answer
     assert "Paris" in answer["choices"][0]["text"]
 
@@ -79,9 +72,9 @@ def test_the_engine_answers_right(host: Host, settings: dict[str, Any]) -> None:
 def test_the_engine_asks_for_its_key(host: Host, settings: dict[str, Any]) -> None:
     if settings["mode"] != "vllm":
         pytest.skip("Ray Serve has no keys; its port is closed instead")
-    assert ask(host, settings, "/v1/models")[0] == 401
-    assert ask(host, settings, "/v1/models", key="sk-wrong")[0] == 401
-    assert ask(host, settings, "/v1/models", key=key_of(host, settings))[0] == 200
+    assert asked(host, settings, "/v1/models")[0] == 401
+    assert asked(host, settings, "/v1/models", key="sk-wrong")[0] == 401
+    assert asked(host, settings, "/v1/models", key=key_of(host, settings))[0] == 200
     assert not host.socket(f"tcp://0.0.0.0:{settings['port']}").is_listening
 
 

@@ -68,12 +68,14 @@ def unit(name: str) -> Unit:
 
 
 def journal(state: Unit) -> list[str]:
-    """The lines of the unit's last attempt, its own and systemd's about it."""
-    selectors = [f"_SYSTEMD_INVOCATION_ID={state.invocation}", "+", f"INVOCATION_ID={state.invocation}"]
-    lines = _journal(*selectors) if state.invocation else []
-    # An attempt that never got as far as a process leaves its reason with systemd only, under the unit's
-    # name.
-    return lines or _journal("-u", state.name, lines=200)
+    """What the unit and systemd said about its failures.
+
+    The attempts of the last minutes, since the one under way may not have come to the point yet; of a unit
+    that gave up long ago its last attempt.
+    """
+    lately = _journal("-u", state.name, f"--since=-{LOG_AGE}s")
+    last = [f"_SYSTEMD_INVOCATION_ID={state.invocation}", "+", f"INVOCATION_ID={state.invocation}"]
+    return lately or (_journal(*last) if state.invocation else [])
 
 
 def unit_findings(settings: Settings) -> Iterator[Finding]:
@@ -154,8 +156,10 @@ def _tail(path: Path) -> list[str]:
         return file.read().decode("utf-8", "replace").splitlines()
 
 
-def _journal(*selectors: str, lines: int = JOURNAL_LINES) -> list[str]:
-    answer = _run("journalctl", "--no-pager", "--boot", "--output=json", f"--lines={lines}", *selectors)
+def _journal(*selectors: str) -> list[str]:
+    answer = _run(
+        "journalctl", "--no-pager", "--boot", "--output=json", f"--lines={JOURNAL_LINES}", *selectors
+    )
     return list(_messages(answer.splitlines()))
 
 
