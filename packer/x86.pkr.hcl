@@ -339,11 +339,11 @@ source "amazon-ebs" "image" {
   snapshot_tags   = merge(local.tags, { Name = local.ami_name })
   tags            = merge(local.tags, { Name = local.ami_name })
 
-  # Snapshots of large images take long: an hour in all, asked every five seconds.
+  # Snapshots of large images take long: an hour in all.
   max_retries = 10
   aws_polling {
-    delay_seconds = 5
-    max_attempts  = 720
+    delay_seconds = 2
+    max_attempts  = 1800
   }
 }
 
