@@ -65,12 +65,18 @@ def test_limits_are_what_many_workers_need(host: Host, unit: str) -> None:
 
 
 @pytest.mark.configure
-def test_nothing_of_ray_listens_on_all_addresses(host: Host, unit: str) -> None:
-    listening = host.check_output("ss --no-header --listening --tcp --numeric --processes").splitlines()
-    rays = [line for line in listening if any(name in line for name in ("ray", "gcs_server", "python"))]
-    wide = [line for line in rays if line.split()[3].rsplit(":", 1)[0] in ("0.0.0.0", "*", "[::]")]
-    # Serve's proxy is the one exception; the role serving closes its port.
-    assert [line for line in wide if not line.split()[3].endswith(":8000")] == []
+def test_a_stranger_gets_nothing_from_control_or_agent(host: Host, unit: str) -> None:
+    """Ray's servers are reachable from the network; without the token they refuse."""
+    address = host.check_output("sed -n 's/^RAY_NODE_ADDRESS=//p' /etc/ingot/ray.env")
+    assert ask(host, f"http://{address}:52365/api/local_raylet_healthz")[0] == 401
+    refused = host.run(
+        "env RAY_AUTH_MODE=token RAY_AUTH_TOKEN=not-the-token-of-this-cluster-at-all "
+        "/opt/ingot/venvs/vllm/bin/python -I /usr/lib/ingot/ray_node.py joined --address %s --head "
+        "\"$(sed -n 's/^RAY_HEAD=//p' /etc/ingot/ray.env)\"",
+        address,
+    )
+    assert refused.rc == 78
+    assert "does not accept this node's Ray token" in refused.stderr
 
 
 @pytest.mark.configure
