@@ -56,6 +56,7 @@ class FilterModule:
             "ingot_phase": phase,
             "ingot_question": question,
             "ingot_launch_refusals": preflight.launch_refusals,
+            "ingot_launch_plan": report.planned,
             "ingot_launch_report": report.launched,
             "ingot_destroy_list": report.to_destroy,
             "ingot_site_report": report.answered,

@@ -40,6 +40,14 @@ def price(types: Sequence[str]) -> str:
     )
 
 
+def planned(image: Mapping[str, Any], type_name: str, workers: int) -> list[str]:
+    """What launch.yml says before it makes anything."""
+    return [
+        f"1 head and {workers} workers, {type_name}, of {image['image_id']} ({image['name']})",
+        price([type_name] * (workers + 1)),
+    ]
+
+
 def launched(instances: Sequence[Mapping[str, Any]], image: Mapping[str, Any]) -> list[str]:
     """What launch.yml says at the end; instances of another image than the newest are marked."""
     rows = [

@@ -41,3 +41,22 @@ def test_prices_say_what_they_are() -> None:
     assert report.price(["m7i.large"] * 3).startswith("price: $0.3024 an hour")
     assert "without 1 of unknown price" in report.price(["m7i.large", "p5e.48xlarge"])
     assert report.price(["nosuch.large"]) == "price: not in files/instance-types.csv"
+
+
+def test_a_plan_says_what_and_how_much() -> None:
+    lines = report.planned({"image_id": "ami-1", "name": "ingot-x86-1"}, "m7i.large", 2)
+    assert lines[0] == "1 head and 2 workers, m7i.large, of ami-1 (ingot-x86-1)"
+    assert lines[1].startswith("price: $0.3024 an hour")
+
+
+def test_an_instance_of_an_older_image_is_marked() -> None:
+    node = {
+        "instance_id": "i-1",
+        "instance_type": "m7i.large",
+        "private_ip_address": "172.31.0.4",
+        "image_id": "ami-0",
+        "tags": {"Name": "ingot-head", "ingot:role": "head"},
+    }
+    lines = report.launched([node], {"image_id": "ami-1"})
+    assert lines[1].split()[:4] == ["ingot-head", "i-1", "m7i.large", "172.31.0.4"]
+    assert lines[1].endswith("ami-0 (not the newest)")
