@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
 import subprocess
 import sys
+import urllib.error
 from collections.abc import Iterator
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -445,8 +448,10 @@ def test_launch_refuses_in_one_line_that_the_doctor_reads_again(
 
 
 def answer(
-    status: str = "DEPLOYING", trigger: str = "", replicas: int = 1, message: str = ""
+    status: str = "DEPLOYING", replicas: int = 1, message: str = "", died: float | None = None
 ) -> dict[str, Any]:
+    """What the controller says; ``died``: a replica was started then and is dead."""
+    dead = [{"state": "STOPPED", "node_ip": "10.0.0.9", "start_time_s": died}] if died is not None else []
     return {
         "applications": {
             "llm": {
@@ -455,13 +460,10 @@ def answer(
                 "deployments": {
                     "LLMServer:m": {
                         "status": "UPDATING",
-                        "status_trigger": trigger,
                         "message": message,
                         "target_num_replicas": 3,
                         "replicas": [{"state": "RUNNING", "node_ip": "10.0.0.1"}] * replicas,
-                        "recent_dead_replicas": [{"state": "STOPPED", "node_ip": "10.0.0.9"}]
-                        if trigger
-                        else [],
+                        "recent_dead_replicas": dead,
                     }
                 },
             }
@@ -494,10 +496,24 @@ class Clock:
         self.now += seconds
 
 
-def deploy(answers: list[Any], timeout: float = 100) -> list[str]:
+NOW = 1_000_000.0
+CONFIG = {
+    "applications": [{"name": "llm", "args": {"llm_configs": [{"runtime_env": {"env_vars": {"A": "1"}}}]}}]
+}
+
+
+def deploy(answers: list[Any], timeout: float = 100, dashboard: FakeDashboard | None = None) -> list[str]:
     said: list[str] = []
     clock = Clock()
-    serve.deploy(FakeDashboard(answers), {}, timeout=timeout, say=said.append, clock=clock, sleep=clock.sleep)
+    serve.deploy(
+        dashboard or FakeDashboard([{}, *answers]),
+        CONFIG,
+        timeout=timeout,
+        say=said.append,
+        clock=clock,
+        sleep=clock.sleep,
+        epoch=lambda: NOW,
+    )
     return said
 
 
@@ -515,11 +531,42 @@ def test_deploy_ends_at_the_first_failed_replica_with_node_and_cause() -> None:
     message = (
         "failed to start 1 times.\nImportError: libnuma.so.1: cannot open shared object file: No such file"
     )
-    failed = answer(trigger="REPLICA_STARTUP_FAILED", message=message)
     with pytest.raises(serve.DeployError) as error:
-        deploy([answer(), failed, answer("RUNNING")])
+        deploy([answer(), answer(message=message, died=NOW + 5), answer("RUNNING")])
     assert "failed on 10.0.0.9" in str(error.value)
     assert "The shared library libnuma.so.1 is not on this machine." in str(error.value)
+
+
+def test_a_replica_that_this_deployment_replaced_is_no_failure() -> None:
+    assert deploy([answer(died=NOW - 500), answer("RUNNING", replicas=3, died=NOW - 500)])
+
+
+def test_deploy_ends_when_the_controller_gives_up() -> None:
+    with pytest.raises(serve.DeployError, match="DEPLOY_FAILED: no such import path"):
+        deploy([answer("DEPLOY_FAILED", message="no such import path")])
+
+
+def test_what_failed_before_is_tried_again_though_nothing_changed() -> None:
+    """Serve keeps a failed deployment as it is when it gets the same configuration again."""
+    dashboard = FakeDashboard([answer("DEPLOY_FAILED"), answer("RUNNING", replicas=3)])
+    deploy([], dashboard=dashboard)
+    environment = dashboard.put[0]["applications"][0]["args"]["llm_configs"][0]["runtime_env"]["env_vars"]
+    assert environment == {"A": "1", "INGOT_ATTEMPT": str(int(NOW))}
+    assert "INGOT_ATTEMPT" not in str(CONFIG)
+
+    dashboard = FakeDashboard([answer("RUNNING", replicas=3)])
+    deploy([], dashboard=dashboard)
+    assert dashboard.put == [CONFIG], "what runs is not rolled for nothing"
+
+
+def test_a_wrong_token_is_named() -> None:
+    class Refusing(FakeDashboard):
+        def call(self, method: str, path: str, body: object = None) -> Any:
+            raise urllib.error.HTTPError(path, 401, "Unauthorized", Message(), io.BytesIO(b"no"))
+
+    with pytest.raises(serve.DeployError) as error:
+        deploy([], dashboard=Refusing([]))
+    assert match(str(error.value)).cause == "wrong-token"  # type: ignore[union-attr]
 
 
 def test_deploy_gives_up_in_time_and_points_to_the_workers() -> None:
@@ -531,7 +578,7 @@ def test_an_application_that_the_head_forgot_is_deployed_again() -> None:
     """After READY: the head was restarted once, then the test ends the endless watch."""
     said: list[str] = []
     clock = Clock()
-    dashboard = FakeDashboard([answer("RUNNING", replicas=3), {}, {}, answer("RUNNING", replicas=3)])
+    dashboard = FakeDashboard([answer("RUNNING", replicas=3), {}, {}, {}, answer("RUNNING", replicas=3)])
 
     def sleep(seconds: float) -> None:
         clock.sleep(seconds)

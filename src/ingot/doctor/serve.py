@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from .causes import first_cause
 
 PATH = "/api/serve/applications/"
+FAILED = "DEPLOY_FAILED"
 POLL = 2.0
 WATCH = 15.0
 # The dashboard comes up after the GCS, 5 s on an idle machine.
@@ -61,33 +62,45 @@ class State:
     summary: str
 
 
-def read_state(answer: Mapping[str, Any]) -> State:
-    """Judge the controller's answer: done, failed, or under way."""
+def read_state(answer: Mapping[str, Any], since: float = 0.0) -> State:
+    """Judge the controller's answer: done, failed, or under way.
+
+    A replica that was started after ``since`` (seconds since the epoch) and is dead is a failed start, long
+    before the controller has tried often enough to say so. Older ones were replaced by this deployment.
+    """
     applications = answer.get("applications") or {}
     if not applications:
         return State(False, False, "the controller has not taken the application up yet")
     parts, failed, done = [], False, True
     for name, application in applications.items():
-        status = application.get("status", "")
-        done = done and status == "RUNNING"
-        if status in {"DEPLOY_FAILED", "UNHEALTHY"}:
+        done = done and application.get("status") == "RUNNING"
+        if application.get("status") == FAILED:
             failed = True
-            parts.append(f"{name}: {status}: {application.get('message', '')}")
+            parts.append(f"{name}: {FAILED}: {application.get('message', '')}")
         for deployment, details in (application.get("deployments") or {}).items():
             replicas = details.get("replicas") or []
             running = sum(replica.get("state") == "RUNNING" for replica in replicas)
-            wanted = details.get("target_num_replicas", len(replicas))
-            line = f"{deployment} {running}/{wanted}"
-            if details.get("status_trigger") == "REPLICA_STARTUP_FAILED" or details.get("status") in {
-                "UNHEALTHY",
-                "DEPLOY_FAILED",
-            }:
+            line = f"{deployment} {running}/{details.get('target_num_replicas', len(replicas))}"
+            dead = [
+                replica
+                for replica in details.get("recent_dead_replicas") or []
+                if (replica.get("start_time_s") or 0.0) > since
+            ]
+            if dead:
                 failed = True
-                nodes = {item.get("node_ip") for item in details.get("recent_dead_replicas") or replicas}
-                where = ", ".join(sorted(node for node in nodes if node))
-                line += f" failed{' on ' + where if where else ''}: {details.get('message', '')}"
+                nodes = sorted({replica.get("node_ip") or "?" for replica in dead})
+                line += f", failed on {', '.join(nodes)}: {details.get('message', '')}"
             parts.append(line)
     return State(done and not failed, failed, "; ".join(parts))
+
+
+def attempt(config: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """The same configuration in words new to Serve, which does not try a failed one again."""
+    copy: dict[str, Any] = json.loads(json.dumps(config))
+    for application in copy["applications"]:
+        for llm in application["args"]["llm_configs"]:
+            llm.setdefault("runtime_env", {}).setdefault("env_vars", {})["INGOT_ATTEMPT"] = str(number)
+    return copy
 
 
 def deploy(
@@ -98,17 +111,21 @@ def deploy(
     say: Callable[[str], None] = print,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    epoch: Callable[[], float] = time.time,
 ) -> None:
     """Put the configuration and wait for every replica.
 
     Raises:
         DeployError: the first replica failed, the token is wrong, or time is up.
     """
-    started = clock()
-    _put(dashboard, config, started + DASHBOARD_TIMEOUT, clock, sleep)
+    started, since = clock(), epoch()
+    before = _patiently(dashboard, "GET", None, started + DASHBOARD_TIMEOUT, clock, sleep)
+    if any(item.get("status") == FAILED for item in (before.get("applications") or {}).values()):
+        config = attempt(config, int(since))
+    _patiently(dashboard, "PUT", config, started + DASHBOARD_TIMEOUT, clock, sleep)
     said = ""
     while True:
-        state = read_state(dashboard.call("GET", PATH))
+        state = read_state(dashboard.call("GET", PATH), since)
         if state.summary != said:
             said = state.summary
             say(f"{clock() - started:.0f} s: {said}")
@@ -125,16 +142,18 @@ def deploy(
         sleep(POLL)
 
 
-def _put(
+def _patiently(
     dashboard: Dashboard,
-    config: Mapping[str, Any],
+    method: str,
+    body: object,
     deadline: float,
     clock: Callable[[], float],
     sleep: Callable[[float], None],
-) -> None:
+) -> Any:
+    """One call to a dashboard that may still be starting."""
     while True:
         try:
-            dashboard.call("PUT", PATH, config)
+            return dashboard.call(method, PATH, body)
         except urllib.error.HTTPError as error:
             text = error.read().decode("utf-8", "replace")
             if error.code in {401, 403}:
@@ -146,8 +165,6 @@ def _put(
             problem = text
         except OSError as error:
             problem = str(error)
-        else:
-            return
         if clock() > deadline:
             raise DeployError(
                 f"Unable to connect to GCS or dashboard at {dashboard.url}: {problem.strip()[:500]}"
