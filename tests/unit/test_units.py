@@ -196,7 +196,7 @@ def test_stop_outlasts_the_drain() -> None:
     text = render(
         "serving",
         "sizing.conf.j2",
-        SERVING | {"serving_mode": "vllm", "item": "vllm.service", "serving_drain_seconds": 300},
+        SERVING | {"serving_mode": "vllm", "serving_drain_seconds": 300},
     )
     assert int(options(text, "TimeoutStopSec")[0]) > 300
     start = int(options(text, "Environment")[0].split("=")[1])
