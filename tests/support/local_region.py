@@ -28,7 +28,7 @@ class NotInTimeError(AssertionError):
     """What was waited for did not come."""
 
 
-def eventually(what: str, condition: Callable[[], Any], timeout: float = 90) -> Any:
+def eventually(what: str, condition: Callable[[], Any], timeout: float = 180) -> Any:
     """The first true value of ``condition``; an error that says ``what`` if there is none in time."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
