@@ -16,7 +16,6 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from ingot.rehearsal.cgroups import Hierarchies
 from ingot.rehearsal.config import Settings
 from ingot.rehearsal.control import Control
 from ingot.rehearsal.network import SYSCTLS
@@ -151,10 +150,9 @@ class _Inside:
 def leftovers(settings: Settings, sysctls_before: dict[str, str]) -> list[str]:
     """Whatever of a region is still on this host after ``down``, in words; empty is right."""
     found = []
-    hierarchies = Hierarchies.of_host()
-    for mount in (hierarchies.unified, *hierarchies.v1.values()):
-        if (mount / settings.cgroup).exists():
-            found.append(f"cgroup {mount / settings.cgroup}")
+    # Every hierarchy there is, also those that we never name: a tool that we call may have used them
+    for pattern in (settings.cgroup, f"*/{settings.cgroup}"):
+        found += [f"cgroup {path}" for path in Path("/sys/fs/cgroup").glob(pattern)]
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = process.read_bytes().replace(b"\0", b" ").decode(errors="replace")

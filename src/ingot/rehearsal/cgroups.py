@@ -32,9 +32,8 @@ class Hierarchies:
     """Where the host's cgroup hierarchies are mounted."""
 
     unified: Path
-    v1: dict[
-        str, Path
-    ]  # controller -> mount point, for those of CONTROLLERS that are not on the v2 hierarchy
+    v1: dict[str, Path]  # mount points of those of CONTROLLERS that are not on the v2 hierarchy
+    others: tuple[Path, ...] = ()  # of further v1 hierarchies: nspawn mirrors its cgroups into name=systemd
 
     @classmethod
     def of_host(cls, mounts: str | None = None) -> Hierarchies:
@@ -46,6 +45,7 @@ class Hierarchies:
         text = Path("/proc/self/mounts").read_text() if mounts is None else mounts
         unified: Path | None = None
         v1: dict[str, Path] = {}
+        others: list[Path] = []
         for line in text.splitlines():
             _, point, kind, options, *_ = line.split()
             if not point.startswith("/sys/fs/cgroup"):
@@ -53,10 +53,13 @@ class Hierarchies:
             if kind == "cgroup2":
                 unified = unified or Path(point)
             elif kind == "cgroup":
-                v1.update({name: Path(point) for name in CONTROLLERS if name in options.split(",")})
+                names = [name for name in CONTROLLERS if name in options.split(",")]
+                v1.update(dict.fromkeys(names, Path(point)))
+                if not names:
+                    others.append(Path(point))
         if unified is None:
             raise CgroupError("no cgroup v2 hierarchy is mounted below /sys/fs/cgroup")
-        return cls(unified, v1)
+        return cls(unified, v1, tuple(others))
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Group:
         self._hierarchies = hierarchies
         self.unified = hierarchies.unified / path
         self._v1 = {name: point / path for name, point in hierarchies.v1.items()} if limited else {}
+        self._mirrors = [point / path for point in hierarchies.others]
 
     def create(self, limits: Limits | None = None) -> None:
         self.unified.mkdir(exist_ok=True)
@@ -156,7 +160,7 @@ class Group:
 
     def remove(self, timeout: float = 10) -> None:
         """Remove it and what is below; it must be empty."""
-        for directory in (self.unified, *self._v1.values()):
+        for directory in (self.unified, *self._v1.values(), *self._mirrors):
             _remove_tree(directory, time.monotonic() + timeout)
 
     @contextmanager

@@ -58,6 +58,14 @@ def test_v2_hosts_limit_on_v2(tmp_path: Path) -> None:
     }
 
 
+def test_what_nspawn_mirrors_into_other_hierarchies_is_removed(tmp_path: Path) -> None:
+    for name in ("unified/region", "systemd/region/i-1/payload"):
+        (tmp_path / name).mkdir(parents=True)
+    hierarchies = Hierarchies(tmp_path / "unified", {}, (tmp_path / "systemd",))
+    Group(hierarchies, "region", limited=True).remove()
+    assert [list((tmp_path / name).iterdir()) for name in ("unified", "systemd")] == [[], []]
+
+
 def test_no_v2_hierarchy_is_an_error() -> None:
     with pytest.raises(CgroupError, match="no cgroup v2"):
         Hierarchies.of_host("cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n")
