@@ -112,9 +112,9 @@ def dtype_bytes(dtype: str) -> int:
 def engine_cpus(cores: int) -> tuple[int, int]:
     """Split a host's cores into those of the engine and those kept for HTTP, tokenising and Ray.
 
-    vLLM wants one core for its scheduler, which spins while requests run (``utils/ompmultiprocessing.py``), and
-    gives that up where it would be left without threads; so do we. On x86 it then takes one thread of each
-    physical core by itself.
+    vLLM wants one core for its scheduler, which spins while requests run (``utils/ompmultiprocessing.py``),
+    and gives that up where it would be left without threads; so do we. On x86 it then takes one thread of
+    each physical core by itself.
 
     Returns:
         (cores of the engine, cores reserved).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pwd
 import socket
 import subprocess
 import sys
@@ -250,6 +251,19 @@ def test_a_taken_port_names_its_holder() -> None:
     assert finding.cause == "port-taken" and finding.transient
     assert f"(pid {os.getpid()})" in finding.what
     assert found(checks.port_taken, address="127.0.0.1", port=port) == []
+
+
+def test_what_our_own_engine_holds_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A start that replaces a running engine, or Serve's proxy, finds the port held and the memory used."""
+    monkeypatch.setattr(checks, "_meminfo", lambda: {"MemAvailable": 1})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        values: dict[str, Any] = {"venv": str(tmp_path), "cache": "/none", "ray_logs": "/none/a/b"}
+        values |= {"address": "127.0.0.1", "port": port, "engine_bytes": 2}
+        me = pwd.getpwuid(os.getuid()).pw_name
+        assert found(checks.preflight, user=me, **values) == ["environment-missing"]
+        causes = found(checks.preflight, user="no-such-user", **values)
+    assert causes == ["environment-missing", "port-taken", "memory-too-small"]
 
 
 def test_an_address_that_the_node_no_longer_has() -> None:

@@ -205,16 +205,16 @@ TABLE: tuple[Cause, ...] = (
         "Run the role gateway, which checks the file before it is put in place.",
     ),
     _cause(
-        "start-limit",
-        r"Start request repeated too quickly",
-        "The unit failed too often in a row and systemd has given up.",
-        "Mend the cause, then `systemctl reset-failed` and start it.",
-    ),
-    _cause(
         "deployment-failed",
         r"failed to start \d+ times in a row",
         "Ray Serve could not start a replica.",
         "`ingot doctor` on every node: the cause is in a worker's log on the node where it happened.",
+    ),
+    _cause(
+        "start-limit",
+        r"Start request repeated too quickly",
+        "The unit failed too often in a row and systemd has given up.",
+        "Mend the cause, then `systemctl reset-failed` and start it.",
     ),
 )
 

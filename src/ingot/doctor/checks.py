@@ -160,16 +160,34 @@ def disk(settings: Settings) -> Iterator[Finding]:
 
 
 def preflight(settings: Settings) -> list[Finding]:
-    """Everything that must hold before the engine starts, cheapest first."""
-    return [
-        finding
-        for check in (missing_libraries, model_files, port_taken, memory, disk)
-        for finding in check(settings)
-    ]
+    """Everything that must hold before the engine starts, cheapest first.
+
+    Where our own engine or proxy still holds the port, starting means replacing it: its port and memory
+    come free.
+    """
+    checks = [missing_libraries, model_files, disk]
+    if not _held_by(settings.user, settings.port):
+        checks += [port_taken, memory]
+    return [finding for check in checks for finding in check(settings)]
 
 
 def listener(port: int) -> str:
     """Who listens on a TCP port, as ``name (pid N)``; empty when nobody does or it cannot be seen."""
+    for process in _listeners(port):
+        return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
+    return ""
+
+
+def _held_by(user: str, port: int) -> bool:
+    try:
+        uid = pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return False
+    return any(process.stat().st_uid == uid for process in _listeners(port))
+
+
+def _listeners(port: int) -> Iterator[Path]:
+    """The directories below /proc of the processes that listen on a TCP port."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in _lines(Path(table))[1:]:
@@ -179,10 +197,9 @@ def listener(port: int) -> str:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if any(str(item.readlink()) in inodes for item in (process / "fd").iterdir()):
-                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
+                yield process
         except OSError:  # gone, or not ours to look into
             continue
-    return ""
 
 
 def _site_packages(venv: Path) -> Path | None:
