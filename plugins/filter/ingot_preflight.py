@@ -33,16 +33,6 @@ def phase(probe: str, variables: Mapping[str, Any]) -> str:
     return "configure" if current else "main"
 
 
-def question(model: str) -> dict[str, Any]:
-    """The request that site.yml ends with."""
-    return {
-        "model": model,
-        "messages": [{"role": "user", "content": report.QUESTION}],
-        "max_tokens": 32,
-        "temperature": 0,
-    }
-
-
 class FilterModule:
     """Filters of playbooks/{site,launch,destroy}.yml."""
 
@@ -54,7 +44,7 @@ class FilterModule:
             "ingot_node_refusals": node_refusals,
             "ingot_image_record": image_inputs.record,
             "ingot_phase": phase,
-            "ingot_question": question,
+            "ingot_question": report.question,
             "ingot_launch_refusals": preflight.launch_refusals,
             "ingot_launch_plan": report.planned,
             "ingot_launch_report": report.launched,

@@ -32,6 +32,7 @@ from ingot.rehearsal.waiting import wait_for
 ROOT = preflight.REPOSITORY
 BIN = Path(sys.executable).parent
 INVENTORY = ROOT / "inventories/rehearsal"
+EXAMPLE_SECONDS = 300
 TEMPLATE = "packer/x86.pkr.hcl"
 
 
@@ -176,9 +177,8 @@ class Rehearsal:
         cluster = self.cluster
         lines = [f"The cluster answers at {url} (model {cluster.model}, key in {cluster.key_file})."]
         for name, command in examples(url, cluster.model, cluster.key_file).items():
-            done = subprocess.run(
-                ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=300
-            )
+            limited = ["timeout", str(EXAMPLE_SECONDS), "bash", "-c", command]
+            done = subprocess.run(limited, capture_output=True, text=True, check=False)
             if done.returncode != 0 or "Paris" not in done.stdout:
                 raise RehearsalError(
                     f"the {name} example did not answer: {done.stdout}{done.stderr}\n{command}"
@@ -232,19 +232,19 @@ class Rehearsal:
 
 def examples(url: str, model: str, key_file: Path) -> dict[str, str]:
     """Commands for a shell on this machine, by what they use. They are run before they are printed."""
-    request = json.dumps({"model": model, "messages": [{"role": "user", "content": report.QUESTION}]})
+    request = report.question(model)
+    arguments = ", ".join(f"{name}={value!r}" for name, value in request.items())
     key = shlex.quote(str(key_file))
     return {
         "curl": (
             f'curl -s {url}/chat/completions -H "Authorization: Bearer $(cat {key})"'
-            f" -H 'Content-Type: application/json' -d {shlex.quote(request)}"
+            f" -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(request))}"
         ),
         "openai": f"""{BIN / "python"} - <<'EOF'
 from pathlib import Path
 from openai import OpenAI
 client = OpenAI(base_url="{url}", api_key=Path("{key_file}").read_text().strip())
-question = [{{"role": "user", "content": "{report.QUESTION}"}}]
-answer = client.chat.completions.create(model="{model}", messages=question)
+answer = client.chat.completions.create({arguments})
 print(answer.choices[0].message.content)
 EOF""",
     }

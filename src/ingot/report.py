@@ -12,6 +12,12 @@ QUESTION = "What is the capital of France?"
 """What site.yml and `ingot rehearse` ask the endpoint."""
 
 
+def question(model: str) -> dict[str, Any]:
+    """The request for it. Bounded: a small model that is left to sample may go on for minutes."""
+    messages = [{"role": "user", "content": QUESTION}]
+    return {"model": model, "messages": messages, "max_tokens": 32, "temperature": 0}
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """Left-aligned columns as wide as their widest cell."""
     cells = [[str(cell) for cell in row] for row in (head, *rows)]
@@ -101,7 +107,6 @@ def answered(
         address = node["ansible_facts"]["default_ipv4"]["address"]
         rows.append((name, role, address, node.get("ec2_instance_type", "-")))
     model, key_file = variables[nodes[0]]["serving_model_id"], variables[nodes[0]]["ingot_api_key_file"]
-    request = {"model": model, "messages": [{"role": "user", "content": QUESTION}]}
     return [
         *table(("node", "role", "address", "type"), rows),
         f"endpoint: {url}/v1",
@@ -110,5 +115,5 @@ def answered(
         f"asked: {QUESTION}",
         f"answered: {answer['choices'][0]['message']['content'].strip()}",
         f'try: curl -s {url}/v1/chat/completions -H "Authorization: Bearer $(cat {key_file})"'
-        f" -H 'Content-Type: application/json' -d '{json.dumps(request)}'",
+        f" -H 'Content-Type: application/json' -d '{json.dumps(question(model))}'",
     ]
