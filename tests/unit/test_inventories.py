@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,9 +14,9 @@ from typing import Any
 import boto3
 import pytest
 import yaml
-from moto.server import ThreadedMotoServer
 
 from ingot import preflight
+from ingot.rehearsal.waiting import wait_for
 
 ROOT = preflight.REPOSITORY
 INVENTORIES = ROOT / "inventories"
@@ -48,10 +49,18 @@ def ansible_inventory(inventory: str, environment: dict[str, str]) -> dict[str, 
 
 @pytest.fixture(scope="module")
 def region() -> Iterator[dict[str, str]]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    environment = {**FAKE, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}
+    # In a process of its own: other tests put the EC2 of the local region in the place of the one in here.
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [Path(sys.executable).with_name("moto_server"), "-H", "127.0.0.1", "-p", str(port)],
+        env={name: value for name, value in os.environ.items() if not name.startswith("MOTO_")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    address = ("127.0.0.1", port)
+    assert wait_for(lambda: socket.socket().connect_ex(address) == 0, 60), "moto_server does not listen"
+    environment = {**FAKE, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
     ec2 = boto3.client(
         "ec2",
         endpoint_url=environment["AWS_ENDPOINT_URL"],
@@ -79,7 +88,8 @@ def region() -> Iterator[dict[str, str]]:
         ids.append(answer["Instances"][0]["InstanceId"])
     ec2.terminate_instances(InstanceIds=[ids[3]])
     yield environment
-    server.stop()
+    server.terminate()
+    server.wait()
 
 
 @pytest.mark.parametrize("inventory", ["aws", "rehearsal"])
