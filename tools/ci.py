@@ -89,6 +89,10 @@ def static_checks() -> list[Check]:
     ]
 
 
+# Each starts an engine or a cluster of its own. The rehearsal, which CI runs, starts all that they start.
+LONG_SCENARIOS = frozenset({"ray", "serving", "site", "vllm"})
+
+
 def scenarios() -> list[str]:
     """The molecule scenarios; the one with a whole cluster comes last."""
     names = sorted(Path(name).parent.name for name in tracked("molecule/*/molecule.yml"))
@@ -110,7 +114,13 @@ def checks() -> list[Check]:
         Check("site.yml --check --diff", "rehearse", in_region(*site, "--check", "--diff")),
         Check("commands of the documents", "docs", (python, "tools/docs_run.py"), limit=15),
         *(
-            Check(f"molecule {name}", "molecule", tool("molecule", "test", "-s", name), limit=25)
+            Check(
+                f"molecule {name}",
+                "molecule",
+                tool("molecule", "test", "-s", name),
+                limit=25,
+                long=name in LONG_SCENARIOS,
+            )
             for name in scenarios()
         ),
         Check(
