@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import shutil
+import signal
 import sys
 import sysconfig
 from pathlib import Path
@@ -167,3 +169,12 @@ def test_an_environment_without_vllm_is_refused(engine: ModuleType, monkeypatch:
     monkeypatch.setattr(importlib.metadata, "version", nothing)
     with pytest.raises(module.RefusedError, match="no vLLM is installed"):
         module.installed()
+
+
+def test_what_ends_its_process_is_told_apart_from_what_only_fails(engine: ModuleType) -> None:
+    def fail() -> None:
+        raise OSError("no such library")
+
+    assert engine.signal_of(lambda: os.kill(os.getpid(), signal.SIGBUS)) == "SIGBUS"
+    assert engine.signal_of(fail) == ""
+    assert engine.signal_of(lambda: None) == ""

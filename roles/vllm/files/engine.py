@@ -13,16 +13,18 @@ Exit status: 0 done, 1 refused (the reason is on standard error), 2 wrong usage.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import importlib.metadata
 import json
 import os
 import py_compile
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -191,6 +193,19 @@ def state() -> str:
     return digest.hexdigest()
 
 
+def signal_of(action: Callable[[], object]) -> str:
+    """The signal that ends a process which does this, or nothing: a truncated library kills who loads it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            with contextlib.suppress(Exception):  # what can be said of that is said by the caller
+                action()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else ""
+
+
 def load() -> str:
     """Load the extension that vLLM chooses on this processor. Returns its name."""
     files = {path.name.split(".")[0]: path for path in extensions()}
@@ -208,10 +223,16 @@ def load() -> str:
         name = "_C_AVX512" if torch.cpu._is_avx512_supported() else "_C_AVX2"
     if name not in files:
         raise RefusedError(f"vLLM wants {name} on this processor, and has only {', '.join(sorted(files))}")
+    library = files[name]
+    if died_of := signal_of(lambda: torch.ops.load_library(str(library))):
+        raise RefusedError(
+            f"vLLM's {library.name} cannot be loaded: who tried was ended by {died_of}. The file is damaged, or"
+            " made for another processor: bake the image again, or remove the venv and run the role"
+        )
     try:
-        torch.ops.load_library(str(files[name]))
+        torch.ops.load_library(str(library))
     except OSError as error:
-        raise RefusedError(f"vLLM's {files[name].name} cannot be loaded: {error}") from error
+        raise RefusedError(f"vLLM's {library.name} cannot be loaded: {error}") from error
     # vLLM swallows a failed import and stumbles over the missing operator much later.
     if not hasattr(torch.ops._C, "init_cpu_memory_env"):
         raise RefusedError(f"vLLM's {files[name].name} was loaded and has no operator init_cpu_memory_env")
