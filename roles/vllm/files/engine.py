@@ -226,8 +226,8 @@ def load() -> str:
     library = files[name]
     if died_of := signal_of(lambda: torch.ops.load_library(str(library))):
         raise RefusedError(
-            f"vLLM's {library.name} cannot be loaded: who tried was ended by {died_of}. The file is damaged, or"
-            " made for another processor: bake the image again, or remove the venv and run the role"
+            f"vLLM's {library.name} cannot be loaded: who tried was ended by {died_of}. The file is damaged,"
+            " or made for another processor: bake the image again, or remove the venv and run the role"
         )
     try:
         torch.ops.load_library(str(library))
