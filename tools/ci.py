@@ -112,6 +112,7 @@ def checks() -> list[Check]:
             "site.yml again changes nothing", "rehearse", (python, "tools/unchanged.py", *in_region(*site))
         ),
         Check("site.yml --check --diff", "rehearse", in_region(*site, "--check", "--diff")),
+        Check("first causes on the cluster", "rehearse", tool("pytest", "-s", "tests/cluster"), limit=30),
         Check("commands of the documents", "docs", (python, "tools/docs_run.py"), limit=15),
         *(
             Check(

@@ -38,13 +38,13 @@ def eventually(what: str, condition: Callable[[], Any], timeout: float = 180) ->
 
 
 class LocalRegion:
-    """One region under a name of its own."""
+    """One region, by default with a key pair of the tests' own."""
 
-    def __init__(self, name: str, directory: Path) -> None:
+    def __init__(self, name: str, directory: Path, *, key: Path | None = None) -> None:
         self.settings = Settings.from_environment({**os.environ, "INGOT_LOCAL_NAME": name})
         self.control = Control(self.settings)
         self.environ = {**os.environ, "INGOT_LOCAL_NAME": name}
-        self._key = directory / f"{name}.pem"
+        self._key = key or directory / f"{name}.pem"
 
     @functools.cached_property
     def ec2(self) -> Any:

@@ -275,6 +275,33 @@ def test_too_little_memory_now(monkeypatch: pytest.MonkeyPatch) -> None:
     (finding,) = checks.memory(Settings(engine_bytes=3 * checks.GIB, model_id="smol"))
     assert "smol needs 3.00 GiB here and 2.00 GiB are available" in finding.what
     assert found(checks.memory, engine_bytes=checks.GIB) == []
+    assert list(checks.memory(Settings(engine_bytes=3 * checks.GIB), ours=checks.GIB)) == []
+
+
+def test_resident_memory_of_a_user() -> None:
+    me = pwd.getpwuid(os.getuid()).pw_name
+    assert checks.resident(me) > 10 << 20, "this test's own process at least"
+    assert checks.resident("no-such-user") == 0
+
+
+@pytest.mark.parametrize("mode", ["vllm", "ray_serve"])
+def test_a_node_without_its_engine_is_asked_for_port_and_memory(
+    mode: str, system: System, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(checks, "_meminfo", lambda: {"MemAvailable": 1})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        settings = Settings(
+            mode=mode,
+            user="no-such-user",
+            venv=str(tmp_path),
+            cache="/none",
+            ray_logs=str(tmp_path / "a/b"),
+            address="127.0.0.1",
+            port=server.getsockname()[1],
+            engine_bytes=2,
+        )
+        causes = [finding.cause for finding in collect.diagnose(settings)]
+    assert causes == ["environment-missing", "port-taken", "memory-too-small"]
 
 
 def test_a_library_that_the_linker_does_not_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

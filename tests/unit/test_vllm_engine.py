@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -142,9 +143,24 @@ def test_a_missing_library_is_named_with_who_needs_it(
     (site / "vllm/_C.abi3.so").write_bytes(broken)
     monkeypatch.setattr(engine, "site_packages", lambda: site)
     with pytest.raises(
-        engine.RefusedError, match=r"libQ\.so\.6 is missing on this machine; vLLM's _C\.abi3\.so"
+        engine.RefusedError, match=r"libQ\.so\.6 is missing on this machine, and vLLM's _C\.abi3\.so"
     ):
         engine.load()
+
+
+def test_what_ldd_says_of_symbol_versions_is_not_taken_for_a_file(
+    engine: ModuleType, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "/v/vllm/_C.abi3.so:\n"
+        "/v/torch/lib/libc10_cuda.so: /stub/libcudart.so: no version information (required by /v/c10.so)\n"
+        "\tlibnuma.so.1 => not found\n"
+    )
+    answer = subprocess.CompletedProcess([], 0, text, "")
+    monkeypatch.setattr(engine.subprocess, "run", lambda *_, **__: answer)
+    monkeypatch.setattr(engine, "site_packages", lambda: site)
+    with pytest.raises(engine.RefusedError, match=r"and vLLM's _C\.abi3\.so needs it"):
+        list(engine.libraries())
 
 
 def test_a_build_for_something_else_is_refused(

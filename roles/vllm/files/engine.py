@@ -175,10 +175,13 @@ def libraries() -> Iterator[tuple[str, Path]]:
     answer = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     current = ""
     for line in answer.stdout.splitlines():
-        if line.startswith("/"):
+        if re.match(r"/\S+:$", line):  # other lines that begin with a path complain about symbol versions
             current = Path(line.rstrip(":")).name
         elif found := re.match(r"\s*(\S+) => not found", line):
-            raise RefusedError(f"{found[1]} is missing on this machine; vLLM's {current} needs it")
+            raise RefusedError(
+                f"{found[1]} is missing on this machine, and vLLM's {current} needs it: install the package"
+                f" that holds it (`apt-file search {found[1]}`), or launch from an image with the role vllm"
+            )
         elif found := re.match(r"\s*(\S+) => (/\S+)", line):
             yield found[1], Path(found[2])
 

@@ -126,9 +126,9 @@ def port_taken(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def memory(settings: Settings) -> Iterator[Finding]:
-    """What the sizing asks for is there now."""
-    available = _meminfo().get("MemAvailable", 0)
+def memory(settings: Settings, *, ours: int = 0) -> Iterator[Finding]:
+    """What the sizing asks for is there now, counting the ``ours`` bytes that our own processes hold."""
+    available = _meminfo().get("MemAvailable", 0) + ours
     if settings.engine_bytes and available and available < settings.engine_bytes:
         yield Finding(
             cause="memory-too-small",
@@ -166,7 +166,7 @@ def preflight(settings: Settings) -> list[Finding]:
     come free.
     """
     checks = [missing_libraries, model_files, disk]
-    if not _held_by(settings.user, settings.port):
+    if not held_by(settings.user, settings.port):
         checks += [port_taken, memory]
     return [finding for check in checks for finding in check(settings)]
 
@@ -178,12 +178,29 @@ def listener(port: int) -> str:
     return ""
 
 
-def _held_by(user: str, port: int) -> bool:
+def held_by(user: str, port: int) -> bool:
+    """Whether a process of ``user`` listens on a TCP port."""
     try:
         uid = pwd.getpwnam(user).pw_uid
     except KeyError:
         return False
     return any(process.stat().st_uid == uid for process in _listeners(port))
+
+
+def resident(user: str) -> int:
+    """Resident bytes of all processes of ``user``; pages that they share count once for each."""
+    try:
+        uid = pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return 0
+    pages = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if process.stat().st_uid == uid:
+                pages += int((process / "statm").read_text(encoding="ascii").split()[1])
+        except OSError:  # gone
+            continue
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _listeners(port: int) -> Iterator[Path]:

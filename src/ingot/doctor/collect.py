@@ -128,12 +128,10 @@ def diagnose(settings: Settings) -> list[Finding]:
         for check in (checks.missing_libraries, checks.model_files, checks.disk)
         for item in check(settings)
     ]
-    if settings.mode == "vllm" and not unit("vllm.service").running:
-        findings += [
-            item.at(node=settings.node)
-            for check in (checks.port_taken, checks.memory)
-            for item in check(settings)
-        ]
+    if not checks.held_by(settings.user, settings.port):
+        # An engine that is just starting has taken a part of what it needs already.
+        missing = checks.memory(settings, ours=checks.resident(settings.user))
+        findings += [item.at(node=settings.node) for item in (*checks.port_taken(settings), *missing)]
     return ordered(findings)
 
 

@@ -1,0 +1,77 @@
+"""The cluster that `ingot rehearse` left in a local region, seen by tests that break and mend it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from local_region import LocalRegion
+
+from ingot.rehearse import ROOT
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a playbook printed, and how it ended."""
+
+    status: int
+    output: str
+    seconds: float
+
+
+class LiveCluster:
+    """The machines of the rehearsal's cluster, by their Name tags, and the playbook that configures them."""
+
+    def __init__(self, region: LocalRegion, name: str) -> None:
+        self.region = region
+        filters = [
+            {"Name": "tag:ingot:cluster", "Values": [name]},
+            {"Name": "instance-state-name", "Values": ["running"]},
+        ]
+        answer = region.ec2.describe_instances(Filters=filters)
+        nodes = [node for group in answer["Reservations"] for node in group["Instances"]]
+        roles = [(_tag(node, "ingot:role"), node) for node in nodes]
+        self.heads = [node for role, node in roles if role == "head"]
+        self.workers = [node for role, node in roles if role == "worker"]
+
+    @property
+    def nodes(self) -> list[Any]:
+        return [*self.heads, *self.workers]
+
+    def root(self, node: Any, command: str, *, may_fail: bool = False) -> str:
+        """What ``command`` prints on a node, run as root."""
+        done = self.region.ssh(node, f"sudo sh -c {shlex.quote(command)}")
+        assert may_fail or done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def stop(self) -> None:
+        """End all that serves, as on nodes that were just booted, and forget that it ever failed."""
+        units = "ingot-serve ray-head ray-worker vllm"
+        for node in self.nodes:
+            self.root(node, f"systemctl stop {units}; systemctl reset-failed {units}", may_fail=True)
+
+    def site(self, *options: str) -> Run:
+        """``ansible-playbook site.yml`` as the README says it."""
+        command = ["ansible-playbook", "-i", "inventories/rehearsal", "site.yml", *options]
+        control = self.region.control
+        started = time.monotonic()
+        done = subprocess.run(
+            control.command(command),
+            cwd=ROOT,
+            env={**os.environ, **control.environment(), "ANSIBLE_NOCOLOR": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        print(done.stdout)
+        return Run(done.returncode, done.stdout, time.monotonic() - started)
+
+
+def _tag(node: Any, key: str) -> str:
+    return next((str(tag["Value"]) for tag in node["Tags"] if tag["Key"] == key), "")
