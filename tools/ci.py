@@ -101,18 +101,21 @@ def scenarios() -> list[str]:
 
 def checks() -> list[Check]:
     """All steps in the order in which they run: the cheapest first."""
-    site = ("ansible-playbook", "-i", "inventories/rehearsal", "site.yml")
+    site, launch = (
+        in_region("ansible-playbook", "-i", "inventories/rehearsal", playbook)
+        for playbook in ("site.yml", "playbooks/launch.yml")
+    )
     python = str(BIN / "python")
     return [
         *static_checks(),
         Check("unit tests", "unit", tool("pytest", "tests/unit"), limit=20),
         Check("local EC2 tests", "local", tool("pytest", "tests/rehearsal", "-m", "not long"), limit=30),
         Check("rehearse", "rehearse", tool("ingot", "rehearse"), limit=45),
-        Check(
-            "site.yml again changes nothing", "rehearse", (python, "tools/unchanged.py", *in_region(*site))
-        ),
-        Check("site.yml --check --diff", "rehearse", in_region(*site, "--check", "--diff")),
-        Check("first causes on the cluster", "rehearse", tool("pytest", "-s", "tests/cluster"), limit=30),
+        Check("launch.yml again changes nothing", "rehearse", (python, "tools/unchanged.py", *launch)),
+        Check("site.yml again changes nothing", "rehearse", (python, "tools/unchanged.py", *site)),
+        Check("site.yml --check --diff", "rehearse", (*site, "--check", "--diff")),
+        Check("first causes", "rehearse", tool("pytest", "tests/cluster", "-m", "not long"), limit=30),
+        Check("cluster, long", "rehearse", tool("pytest", "tests/cluster", "-m", "long"), 40, long=True),
         Check("commands of the documents", "docs", (python, "tools/docs_run.py"), limit=15),
         *(
             Check(

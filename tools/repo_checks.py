@@ -6,6 +6,7 @@ The checks take the root to look at, so that the tests can show them a tree with
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,22 @@ def stray_versions(root: Path, files: list[str]) -> list[str]:
                 wanted = " or ".join(sorted(allowed))
                 problems.append(f"{path}:{line}: {name} {version}, but files/versions.yml has {wanted}")
     return problems
+
+
+def locked_once(root: Path) -> list[str]:
+    """What the project names itself and the lock has in several versions: users would not run what CI ran."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    named = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    names = {re.split(r"[^\w.-]", requirement)[0] for requirement in named}
+    found: dict[str, set[str]] = {}
+    for package in tomllib.loads((root / "uv.lock").read_text())["package"]:
+        found.setdefault(package["name"], set()).add(package.get("version", ""))
+    return [
+        f"uv.lock: {name} is locked as {' and '.join(sorted(found[name]))}, by version of Python; bound it"
+        " in pyproject.toml so that one release serves all"
+        for name in sorted(names)
+        if len(found.get(name, ())) > 1
+    ]
 
 
 def roles(root: Path) -> list[Path]:

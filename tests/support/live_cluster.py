@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 import time
+import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
 from local_region import LocalRegion
 
-from ingot.rehearse import ROOT
+from ingot.rehearse import ROOT, Cluster
+from ingot.report import question
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,11 @@ class Run:
 class LiveCluster:
     """The machines of the rehearsal's cluster, by their Name tags, and the playbook that configures them."""
 
-    def __init__(self, region: LocalRegion, name: str) -> None:
+    def __init__(self, region: LocalRegion, known: Cluster) -> None:
         self.region = region
+        self.known = known
         filters = [
-            {"Name": "tag:ingot:cluster", "Values": [name]},
+            {"Name": "tag:ingot:cluster", "Values": [known.name]},
             {"Name": "instance-state-name", "Values": ["running"]},
         ]
         answer = region.ec2.describe_instances(Filters=filters)
@@ -53,6 +57,32 @@ class LiveCluster:
         units = "ingot-serve ray-head ray-worker vllm"
         for node in self.nodes:
             self.root(node, f"systemctl stop {units}; systemctl reset-failed {units}", may_fail=True)
+
+    def ask(self) -> str:
+        """What the gateway's client reads, or the error that it gets instead."""
+        url = f"http://{self.heads[0]['PrivateIpAddress']}:{self.known.gateway_port}/v1/chat/completions"
+        request = urllib.request.Request(
+            url,
+            data=json.dumps(question(self.known.model)).encode(),
+            headers={
+                "Content-Type": "application/json",
+                "Authorization": f"Bearer {self.known.key_file.read_text().strip()}",
+            },
+        )
+
+        def call() -> str:
+            try:
+                with urllib.request.urlopen(request, timeout=120) as answer:
+                    return str(answer.read().decode())
+            except OSError as error:
+                return str(error)
+
+        return str(self.region.control.network.call(call))
+
+    def findings(self) -> str:
+        """All that the doctor finds on any node."""
+        said = [self.root(node, "ingot doctor --json", may_fail=True) for node in self.nodes]
+        return "".join(text for text in said if json.loads(text))
 
     def site(self, *options: str) -> Run:
         """``ansible-playbook site.yml`` as the README says it."""

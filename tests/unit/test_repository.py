@@ -29,16 +29,26 @@ def write(root: Path, files: dict[str, str]) -> None:
     "check",
     [
         lambda: repo_checks.stray_versions(ROOT, tracked()),
+        lambda: repo_checks.locked_once(ROOT),
         lambda: repo_checks.argument_specs(ROOT),
         lambda: repo_checks.role_furniture(ROOT),
         lambda: repo_checks.task_files(ROOT),
         lambda: repo_checks.foreign_variables(ROOT),
     ],
-    ids=["versions", "argument specs", "role files", "task files", "foreign variables"],
+    ids=["versions", "lock", "argument specs", "role files", "task files", "foreign variables"],
 )
 def test_the_repository_keeps_its_rules(check: Callable[[], list[str]]) -> None:
     findings = check()
     assert not findings, "\n" + "\n".join(findings)
+
+
+def test_a_lock_of_two_minds_is_found(tmp_path: Path) -> None:
+    packages = [("ansible", "12.3.0"), ("ansible", "14.5.0"), ("numpy", "1.0"), ("numpy", "2.0")]
+    lock = "\n".join(f'[[package]]\nname = "{name}"\nversion = "{version}"' for name, version in packages)
+    project = '[project]\ndependencies = ["ansible"]\n[dependency-groups]\ndev = ["ruff"]\n'
+    write(tmp_path, {"pyproject.toml": project, "uv.lock": lock})
+    (finding,) = repo_checks.locked_once(tmp_path)
+    assert "ansible is locked as 12.3.0 and 14.5.0" in finding
 
 
 @pytest.mark.parametrize("tool", ["tools/role_readme.py", "tools/variables_doc.py"])

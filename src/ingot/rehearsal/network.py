@@ -290,7 +290,8 @@ class HostRegistry:
             for key, value in record["sysctls"].items():
                 _sysctl(key).write_text(str(value))
             # `ip netns add` makes this directory a mount point for ever
-            if record.get("netns_mounted") is False and not any(NETNS_DIRECTORY.iterdir()):
+            there = NETNS_DIRECTORY.is_dir() and not any(NETNS_DIRECTORY.iterdir())
+            if record.get("netns_mounted") is False and there:
                 _run("umount", str(NETNS_DIRECTORY), may_fail=True)
             self._file.unlink(missing_ok=True)
 

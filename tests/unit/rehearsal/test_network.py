@@ -26,6 +26,8 @@ def sysctls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for key, value in ORIGINAL.items():
         (directory / key).write_text(f"{value}\n")
     monkeypatch.setattr(network, "_sysctl", lambda key: directory / key)
+    # As on a machine that never had a namespace; and the host's own is not to be touched.
+    monkeypatch.setattr(network, "NETNS_DIRECTORY", tmp_path / "netns")
     return directory
 
 
