@@ -50,12 +50,12 @@ def test_health_needs_no_key_and_everything_else_does(host: Host, endpoint: str)
 
 @pytest.mark.configure
 def test_a_key_opens_the_api_and_nothing_else(host: Host, endpoint: str) -> None:
-    key = host.check_output("head -n1 /etc/ingot/credentials/gateway-keys")
+    keys = "/etc/ingot/credentials/gateway-keys"
     probe = json.loads(host.check_output("grep -o '{\"model\".*}' /etc/haproxy/haproxy.cfg"))
-    status, body = ask(host, f"http://{endpoint}/v1/completions", probe, key=key)
+    status, body = ask(host, f"http://{endpoint}/v1/completions", probe, key_file=keys)
     assert status == 200, body
     assert body["choices"]
-    assert ask(host, f"http://{endpoint}/metrics", key=key)[0] == 404
+    assert ask(host, f"http://{endpoint}/metrics", key_file=keys)[0] == 404
 
 
 @pytest.mark.configure

@@ -86,7 +86,7 @@ def test_the_dashboard_is_on_loopback_and_asks_for_the_token(host: Host, unit: s
     assert host.socket("tcp://127.0.0.1:8265").is_listening
     url = "http://127.0.0.1:8265/api/version"
     assert ask(host, url)[0] == 401
-    assert ask(host, url, key=host.check_output("cat /etc/ingot/credentials/ray-token"))[0] == 200
+    assert ask(host, url, key_file="/etc/ingot/credentials/ray-token")[0] == 200
 
 
 @pytest.mark.configure

@@ -9,6 +9,7 @@ import pytest
 from node_http import ask
 from testinfra.host import Host
 
+KEY = "/etc/ingot/credentials/api-key"
 UNITS = ("vllm.service", "ingot-serve.service", "ingot-firewall.service")
 
 
@@ -43,16 +44,8 @@ def settings(host: Host) -> dict[str, Any]:
     return values
 
 
-def asked(
-    host: Host, settings: dict[str, Any], path: str, body: Any = None, key: str = ""
-) -> tuple[int, Any]:
-    return ask(host, f"http://{settings['address']}:{settings['port']}{path}", body, key=key)
-
-
-def key_of(host: Host, settings: dict[str, Any]) -> str:
-    if settings["mode"] != "vllm":
-        return ""
-    return str(host.check_output("cat /etc/ingot/credentials/api-key"))
+def asked(host: Host, settings: dict[str, Any], path: str, body: Any = None, **key: str) -> tuple[int, Any]:
+    return ask(host, f"http://{settings['address']}:{settings['port']}{path}", body, **key)
 
 
 @pytest.mark.configure
@@ -63,7 +56,8 @@ def test_the_engine_answers_right(host: Host, settings: dict[str, Any]) -> None:
         "max_tokens": 8,
         "temperature": 0,
     }
-    status, answer = asked(host, settings, "/v1/completions", body, key_of(host, settings))
+    key_file = KEY if settings["mode"] == "vllm" else ""
+    status, answer = asked(host, settings, "/v1/completions", body, key_file=key_file)
     assert status == 200, answer
     assert "Paris" in answer["choices"][0]["text"]
 
@@ -74,7 +68,7 @@ def test_the_engine_asks_for_its_key(host: Host, settings: dict[str, Any]) -> No
         pytest.skip("Ray Serve has no keys; its port is closed instead")
     assert asked(host, settings, "/v1/models")[0] == 401
     assert asked(host, settings, "/v1/models", key="sk-wrong")[0] == 401
-    assert asked(host, settings, "/v1/models", key=key_of(host, settings))[0] == 200
+    assert asked(host, settings, "/v1/models", key_file=KEY)[0] == 200
     assert not host.socket(f"tcp://0.0.0.0:{settings['port']}").is_listening
 
 
@@ -89,15 +83,14 @@ def test_the_port_of_serve_is_closed_to_strangers(host: Host, settings: dict[str
 
 @pytest.mark.configure
 def test_the_key_is_in_no_argument_cache_or_journal(host: Host, settings: dict[str, Any]) -> None:
-    file = host.file("/etc/ingot/credentials/api-key")
+    file = host.file(KEY)
     if not file.exists:
         pytest.skip("this mode needs no key on the node")
     assert (file.user, file.mode) == ("root", 0o600)
-    key = "/etc/ingot/credentials/api-key"
-    assert host.run(f"grep -lFf {key} /proc/[0-9]*/cmdline 2>/dev/null").stdout == ""
-    assert host.run(f"journalctl --no-pager --boot | grep -cFf {key}").stdout.strip() == "0"
+    assert host.run(f"grep -lFf {KEY} /proc/[0-9]*/cmdline 2>/dev/null").stdout == ""
+    assert host.run(f"journalctl --no-pager --boot | grep -cFf {KEY}").stdout.strip() == "0"
     assert (
-        host.run(f"grep -rlFf {key} /var/cache/ingot /var/lib/ingot /etc/systemd /etc/ingot/*.*").stdout == ""
+        host.run(f"grep -rlFf {KEY} /var/cache/ingot /var/lib/ingot /etc/systemd /etc/ingot/*.*").stdout == ""
     )
 
 
