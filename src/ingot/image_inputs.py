@@ -24,6 +24,7 @@ AROUND_IT = (
     "playbooks/image.yml",
     "inventories/image/**/*",
     "plugins/**/*",
+    "src/ingot/filters/**/*",
 )
 IGNORED = ("__pycache__", "README.md", "iam")
 

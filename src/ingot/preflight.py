@@ -1,7 +1,7 @@
 """Refusals: everything that can be known to fail is refused by name before anything is changed.
 
 Each check takes plain data and returns the refusals it found, none when all is well, so that a person sees
-all of them at once. The filters of ``plugins/filter/ingot_preflight.py`` and ``ingot rehearse`` call them.
+all of them at once. The filters of ``ingot.filters`` and ``ingot rehearse`` call them.
 """
 
 from __future__ import annotations

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 from ansible.errors import AnsibleFilterError
 from jinja2 import Environment
 
-ROOT = Path(__file__).parents[2]
+from ingot.filters import FILTERS
+
 SHAPE = {"layers": 30, "kv_heads": 3, "head_dim": 64, "max_model_len": 8192, "weight_bytes": 269060552}
-
-
-def plugin() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "ingot_sizing_filters", ROOT / "plugins/filter/ingot_sizing.py"
-    )
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def render(template: str, **variables: object) -> str:
     environment = Environment()
-    environment.filters.update(plugin().FilterModule().filters())
+    environment.filters.update(FILTERS)
     return environment.from_string(template).render(**variables)
 
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from ansible.errors import AnsibleFilterError
 from ansible.module_utils.basic import _PY_MIN
 from ansible.release import __version__ as core_version
 
-try:
-    from ingot import images, models, preflight
-except ImportError as error:  # an ansible-playbook from outside the project's environment
-    raise AnsibleFilterError(
-        "Ingot's own Python package is not importable by this ansible-playbook: run it from the project's"
-        " virtual environment (.venv/bin/ansible-playbook; `uv sync` makes it)"
-    ) from error
+from ingot import images, models, preflight
 
 
 def image_refusals(
@@ -47,8 +41,7 @@ def volume_refusals(
     return images.check_volume(host, size, weights)
 
 
-class FilterModule:
-    """Filters of playbooks/image.yml."""
-
-    def filters(self) -> dict[str, object]:
-        return {"ingot_image_refusals": image_refusals, "ingot_volume_refusals": volume_refusals}
+FILTERS: dict[str, Callable[..., Any]] = {
+    "ingot_image_refusals": image_refusals,
+    "ingot_volume_refusals": volume_refusals,
+}

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-try:
-    from ingot import models
-except ImportError as error:  # an ansible-playbook from outside the project's environment
-    raise AnsibleFilterError(
-        "Ingot's own Python package is not importable by this ansible-playbook: run it from the project's"
-        " virtual environment (.venv/bin/ansible-playbook; `uv sync` makes it)"
-    ) from error
+from ingot import models
 
 
 def catalogued(model_id: str, catalog: object, source: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,12 +43,8 @@ def description(model: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class FilterModule:
-    """Filters of the role model_store."""
-
-    def filters(self) -> dict[str, object]:
-        return {
-            "ingot_catalogued": catalogued,
-            "ingot_description": description,
-            "ingot_manifest_file": manifest_file,
-        }
+FILTERS: dict[str, Callable[..., Any]] = {
+    "ingot_catalogued": catalogued,
+    "ingot_description": description,
+    "ingot_manifest_file": manifest_file,
+}

@@ -52,12 +52,8 @@ def ingot_object_store_bytes(memory_bytes: int, shm_bytes: int | None = None) ->
     return sizing.object_store_bytes(int(memory_bytes), None if shm_bytes is None else int(shm_bytes))
 
 
-class FilterModule:
-    """Filters of this file."""
-
-    def filters(self) -> dict[str, Callable[..., Any]]:
-        return {
-            "ingot_object_store_bytes": ingot_object_store_bytes,
-            "ingot_ray_num_cpus": ingot_ray_num_cpus,
-            "ingot_sizing": ingot_sizing,
-        }
+FILTERS: dict[str, Callable[..., Any]] = {
+    "ingot_object_store_bytes": ingot_object_store_bytes,
+    "ingot_ray_num_cpus": ingot_ray_num_cpus,
+    "ingot_sizing": ingot_sizing,
+}
