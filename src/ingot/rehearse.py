@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import typer
 import yaml
@@ -133,7 +132,7 @@ class Rehearsal:
         """``packer build``, unless an image of the same inputs is there."""
         inputs = image_inputs.digest(ROOT, INVENTORY)
         filters = [{"Name": f"tag:{image_inputs.TAG}", "Values": [inputs]}]
-        images = self._ask(lambda ec2: ec2.describe_images(Owners=["self"], Filters=filters)["Images"])
+        images = self.control.ec2.describe_images(Owners=["self"], Filters=filters)["Images"]
         self.end_cluster_of_other_images({image["ImageId"] for image in images})
         if images:
             typer.echo(f"{images[0]['ImageId']} was made of the same inputs ({inputs}): nothing to bake")
@@ -158,7 +157,7 @@ class Rehearsal:
             {"Name": "tag:ingot:cluster", "Values": [self.cluster.name]},
             {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]},
         ]
-        answer = self._ask(lambda ec2: ec2.describe_instances(Filters=filters))
+        answer = self.control.ec2.describe_instances(Filters=filters)
         standing = {node["ImageId"] for group in answer["Reservations"] for node in group["Instances"]}
         if standing - images:
             typer.echo(f"The cluster {self.cluster.name} is of another image ({', '.join(standing)})")
@@ -194,7 +193,7 @@ class Rehearsal:
             {"Name": "tag:Name", "Values": [self.cluster.head]},
             {"Name": "instance-state-name", "Values": ["running"]},
         ]
-        answer = self._ask(lambda ec2: ec2.describe_instances(Filters=filters))
+        answer = self.control.ec2.describe_instances(Filters=filters)
         address = answer["Reservations"][0]["Instances"][0]["PrivateIpAddress"]
         wanted = self.cluster.gateway_port
         for there, target in local.forwards(self.control):
@@ -214,20 +213,6 @@ class Rehearsal:
         if process.poll() is not None:
             raise RehearsalError(f"`{shlex.join(command)}` ended with status {process.returncode}")
         return port
-
-    def _ask(self, question: Any) -> Any:
-        """Call ``question`` with an EC2 client, from inside the region."""
-        import boto3  # takes a third of a second, which a refusal need not pay
-
-        environment = self.control.environment()
-        ec2 = boto3.client(
-            "ec2",
-            endpoint_url=environment["AWS_ENDPOINT_URL"],
-            region_name=environment["AWS_REGION"],
-            aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
-        )
-        return self.control.network.call(lambda: question(ec2))
 
 
 def examples(url: str, model: str, key_file: Path) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -12,9 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import boto3
-from botocore.config import Config
 
 from ingot.rehearsal.config import Settings
 from ingot.rehearsal.control import Control
@@ -46,19 +42,9 @@ class LocalRegion:
         self.environ = {**os.environ, "INGOT_LOCAL_NAME": name}
         self._key = key or directory / f"{name}.pem"
 
-    @functools.cached_property
+    @property
     def ec2(self) -> Any:
-        """boto3's EC2 client, whose calls are made from inside the region."""
-        environment = self.control.environment()
-        client = boto3.client(
-            "ec2",
-            endpoint_url=environment["AWS_ENDPOINT_URL"],
-            region_name=environment["AWS_REGION"],
-            aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
-            config=Config(retries={"max_attempts": 0}),
-        )
-        return _Inside(client, self.control)
+        return self.control.ec2
 
     def cli(self, *arguments: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
         """`ingot local …` as a user calls it."""
@@ -131,20 +117,6 @@ class LocalRegion:
     def _let_in(self, instance: Any, command: str) -> subprocess.CompletedProcess[str] | None:
         result = self.ssh(instance, command)
         return None if result.returncode == 255 else result  # ssh's own failure
-
-
-class _Inside:
-    """A boto3 client whose methods run in the region's network namespace."""
-
-    def __init__(self, client: Any, control: Control) -> None:
-        self._client = client
-        self._control = control
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._client, name)
-        if not callable(method):
-            return method
-        return lambda **arguments: self._control.network.call(lambda: method(**arguments))
 
 
 def leftovers(settings: Settings, sysctls_before: dict[str, str]) -> list[str]:

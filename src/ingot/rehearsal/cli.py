@@ -189,8 +189,7 @@ def status() -> None:
         f"{settings.cpu_scale:.0%} of its vCPUs; host: {os.cpu_count()} cores, {_host_gib():.1f} GiB"
     )
     out.print(f"State     {settings.state} ({_size(settings.state)}), cache {settings.cache}")
-    ec2 = _ec2(control)
-    instances = control.network.call(ec2.describe_instances)
+    instances = control.ec2.describe_instances()
     rows = [
         (
             _tag(instance, "Name") or "-",
@@ -204,7 +203,7 @@ def status() -> None:
     ]
     for line in report.table(("name", "instance", "type", "state", "address", "image"), rows):
         out.print(line, markup=False)
-    images = control.network.call(lambda: ec2.describe_images(Owners=["self"]))["Images"]
+    images = control.ec2.describe_images(Owners=["self"])["Images"]
     for image in sorted(images, key=lambda image: str(image["CreationDate"])):
         out.print(f"{image['ImageId']}  {image['Name']}  {image['CreationDate']}", markup=False)
     for local, target in forwards(control):
@@ -218,19 +217,6 @@ def _replace(control: Control, command: list[str]) -> NoReturn:
     os.execvpe(whole[0], whole, os.environ | control.environment())
 
 
-def _ec2(control: Control) -> Any:
-    import boto3  # takes a third of a second, which `run` need not pay
-
-    environment = control.environment()
-    return boto3.client(
-        "ec2",
-        endpoint_url=environment["AWS_ENDPOINT_URL"],
-        region_name=environment["AWS_REGION"],
-        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
-    )
-
-
 def _find(control: Control, name: str) -> dict[str, Any]:
     """The instance with this id or Name tag.
 
@@ -238,19 +224,15 @@ def _find(control: Control, name: str) -> dict[str, Any]:
         ControlError: none or several have it.
     """
     control.require_up()
-    ec2 = _ec2(control)
-    alive = [
-        i
-        for i in _instances(control.network.call(ec2.describe_instances))
-        if i["State"]["Name"] != "terminated"
-    ]
+    there = _instances(control.ec2.describe_instances())
+    alive = [i for i in there if i["State"]["Name"] != "terminated"]
     found = [i for i in alive if name in (i["InstanceId"], _tag(i, "Name"))]
     if len(found) == 1:
         return found[0]
     if found:
         raise ControlError(f"{name} is the name of {', '.join(i['InstanceId'] for i in found)}: take an id")
-    there = ", ".join(f"{i['InstanceId']} ({_tag(i, 'Name') or 'no name'})" for i in alive) or "none"
-    raise ControlError(f"no instance {name!r} in the local region; there are: {there}")
+    names = ", ".join(f"{i['InstanceId']} ({_tag(i, 'Name') or 'no name'})" for i in alive) or "none"
+    raise ControlError(f"no instance {name!r} in the local region; there are: {names}")
 
 
 def _instances(answer: dict[str, Any]) -> list[dict[str, Any]]:

@@ -17,10 +17,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ingot.rehearsal import base, host
 from ingot.rehearsal.cgroups import RegionGroups
+from ingot.rehearsal.client import ec2_client
 from ingot.rehearsal.config import Settings
 from ingot.rehearsal.layers import remove_tree
 from ingot.rehearsal.network import Network
@@ -152,6 +155,11 @@ class Control:
             "CHECKPOINT_DISABLE": "1",
             "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
         }
+
+    @cached_property
+    def ec2(self) -> Any:
+        """boto3's EC2 client, whose calls are made from inside the region."""
+        return ec2_client(self.environment(), self.network)
 
     def _build(self) -> None:
         settings = self.settings
