@@ -70,6 +70,11 @@ class Settings(BaseModel):
         return self.state_root / self.name
 
     @property
+    def purged(self) -> Path:
+        """What a state is called while it is removed; no region's name begins with a dot."""
+        return self.state_root / f".{self.name}.purged"
+
+    @property
     def runtime(self) -> Path:
         """What exists only while the region is up."""
         return self.runtime_root / self.name

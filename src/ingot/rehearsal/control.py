@@ -106,10 +106,8 @@ class Control:
             if was_there:
                 with self._step("remove network, cgroups and what else is left"):
                     self._sweep()
-            if purge and self.settings.state.exists():
-                with self._step("remove machines, images and records"):
-                    remove_tree(self.settings.state)
-                was_there = True
+            if purge:
+                was_there |= self._purge()
             return was_there
 
     def command(self, command: Sequence[str], *, netns: bool = True) -> list[str]:
@@ -165,6 +163,7 @@ class Control:
         settings = self.settings
         with self._step("remove what an earlier region left"):
             self._sweep()
+            remove_tree(settings.purged)
         settings.runtime.mkdir(parents=True)
         settings.state.mkdir(parents=True, exist_ok=True)
         settings.state.chmod(0o700)  # roots of machines, with their keys
@@ -212,6 +211,22 @@ class Control:
             os.kill(pid, signal.SIGTERM)
         # Killed by the sweep that follows if it takes longer
         wait_for(lambda: self.daemon_pid() is None, STOP_TIMEOUT)
+
+    def _purge(self) -> bool:
+        """Remove the state; False if there is none.
+
+        Renamed first, at one stroke: of a removal that is interrupted, records of images would stay whose
+        layers are gone.
+        """
+        state, purged = self.settings.state, self.settings.purged
+        if not state.exists() and not purged.exists():
+            return False
+        with self._step("remove machines, images and records"):
+            remove_tree(purged)  # left by a purge that was interrupted
+            if state.exists():
+                state.rename(purged)
+                remove_tree(purged)
+        return True
 
     def _sweep(self) -> None:
         self.groups.destroy()
