@@ -42,6 +42,12 @@ def test_is_called_as_ec2_calls_it(region: LocalRegion, machine: Any) -> None:
     assert resolved.split() == [machine["PrivateIpAddress"], name]
 
 
+def test_ssh_takes_the_key_that_the_region_made(region: LocalRegion, machine: Any) -> None:
+    region.answer(machine, "true")
+    said = region.cli("ssh", machine["InstanceId"], "--", "id", "--user", "--name")
+    assert (said.returncode, said.stdout) == (0, "admin\n"), said.stderr
+
+
 FETCH = """
 import sys, urllib.error, urllib.request
 headers = dict(argument.split("=") for argument in sys.argv[3:])

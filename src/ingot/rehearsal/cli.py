@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from ingot import report
+from ingot.rehearsal.api.keys import KeyStore
 from ingot.rehearsal.base import BaseError
 from ingot.rehearsal.cgroups import CgroupError
 from ingot.rehearsal.config import Settings, SettingsError
@@ -112,16 +113,19 @@ def shell() -> None:
 def ssh(
     instance: Instance,
     command: Annotated[list[str] | None, typer.Argument(help="Command to run there.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Private key; default: those that ssh finds.")] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="Private key; default: what the region's CreateKeyPair made.")
+    ] = None,
     user: Annotated[str, typer.Option(help="The image's user.")] = "admin",
 ) -> None:
     """Log in to an instance."""
     control = _control()
-    address = _find(control, instance)["PrivateIpAddress"]
+    found = _find(control, instance)
+    key = key or kept_key(control.settings.state, found)
     # Addresses are reused by other machines with other keys: no record of host keys makes sense here
     options = ["-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]
     identity = ["-i", str(key.absolute()), "-o", "IdentitiesOnly=yes"] if key else []
-    _replace(control, ["ssh", *options, *identity, f"{user}@{address}", *(command or [])])
+    _replace(control, ["ssh", *options, *identity, f"{user}@{found['PrivateIpAddress']}", *(command or [])])
 
 
 @app.command()
@@ -233,6 +237,23 @@ def _find(control: Control, name: str) -> dict[str, Any]:
         raise ControlError(f"{name} is the name of {', '.join(i['InstanceId'] for i in found)}: take an id")
     names = ", ".join(f"{i['InstanceId']} ({_tag(i, 'Name') or 'no name'})" for i in alive) or "none"
     raise ControlError(f"no instance {name!r} in the local region; there are: {names}")
+
+
+def kept_key(state: Path, instance: dict[str, Any]) -> Path | None:
+    """The private key that lets into an instance; none if it was launched without a key pair.
+
+    Raises:
+        ControlError: its key pair was not made here, or has been deleted.
+    """
+    if not (name := instance.get("KeyName")):
+        return None
+    path = KeyStore(state).path(name)
+    if not path.exists():
+        raise ControlError(
+            f"{instance['InstanceId']} was launched with the key pair {name!r}, whose private key the region"
+            " does not have: it was imported, or deleted since. Say where it is: --key FILE"
+        )
+    return path
 
 
 def _instances(answer: dict[str, Any]) -> list[dict[str, Any]]:

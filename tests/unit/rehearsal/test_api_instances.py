@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from ingot.rehearsal.cli import kept_key
+from ingot.rehearsal.control import ControlError
 from ingot.rehearsal.model import MachineState
 
 from .conftest import LocalEc2, until
@@ -342,12 +346,37 @@ def test_a_terminated_instance_is_forgotten_after_a_while(ec2: LocalEc2) -> None
 
 def test_private_keys_are_kept_for_ssh(ec2: LocalEc2) -> None:
     material = ec2.client().create_key_pair(KeyName="a/b", KeyType="ed25519")["KeyMaterial"]
-    path = ec2.service.region.keys.path("a/b")
-    assert path.read_text() == material
-    assert path.stat().st_mode & 0o777 == 0o600
+    instance_id = ec2.launch(wait=False, KeyName="a/b")
+    path = kept_key(ec2.state, ec2.instance(instance_id))
+    assert path and path.read_text() == material
     assert path.parent == ec2.state / "keys"
-    ec2.client().delete_key_pair(KeyName="a/b")
-    assert not path.exists()
+    assert [p.stat().st_mode & 0o777 for p in (path, path.parent)] == [0o600, 0o700]
+    assert kept_key(ec2.state, ec2.instance(ec2.launch(wait=False))) is None
+
+
+@pytest.mark.parametrize("by", ["KeyName", "KeyPairId"])
+def test_a_deleted_key_pairs_private_key_goes_with_it(ec2: LocalEc2, by: str) -> None:
+    pair = ec2.client().create_key_pair(KeyName="operator")
+    instance_id = ec2.launch(wait=False, KeyName="operator")
+    ec2.client().delete_key_pair(**{by: pair[by]})
+    assert ec2.client().describe_key_pairs()["KeyPairs"] == []
+    assert list((ec2.state / "keys").iterdir()) == []
+    with pytest.raises(ControlError, match="deleted since"):
+        kept_key(ec2.state, ec2.instance(instance_id))
+
+
+def test_an_unknown_key_pair_is_deleted_by_name_and_refused_by_id(ec2: LocalEc2) -> None:
+    ec2.client().delete_key_pair(KeyName="nobody")
+    refused("InvalidKeyPair.NotFound", ec2.client().delete_key_pair, KeyPairId="key-0123456789abcdef0")
+
+
+def test_an_imported_key_pair_needs_its_file_named(ec2: LocalEc2) -> None:
+    public_key = Ed25519PrivateKey.generate().public_key()
+    material = public_key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    ec2.client().import_key_pair(KeyName="mine", PublicKeyMaterial=material)
+    instance_id = ec2.launch(wait=False, KeyName="mine")
+    with pytest.raises(ControlError, match=rf"{instance_id} .* 'mine', .* it was imported, .* --key FILE"):
+        kept_key(ec2.state, ec2.instance(instance_id))
 
 
 def test_calls_that_moto_lacks_are_refused_in_xml(ec2: LocalEc2) -> None:

@@ -100,6 +100,12 @@ def test_the_console_is_invented(client: Any) -> None:
     assert "Linux version 2.6.16" in client.get_console_output(InstanceId=launch(client))["Output"]
 
 
+def test_a_key_pair_is_not_deleted_by_its_id(client: Any) -> None:
+    pair_id = client.create_key_pair(KeyName="operator")["KeyPairId"]
+    client.delete_key_pair(KeyPairId=pair_id)
+    assert client.describe_key_pairs()["KeyPairs"]
+
+
 def test_snapshots_of_all_owners_are_shown(client: Any) -> None:
     volume = client.create_volume(Size=1, AvailabilityZone="us-east-1a")["VolumeId"]
     client.create_snapshot(VolumeId=volume)

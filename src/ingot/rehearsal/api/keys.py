@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 class KeyStore:
-    """A directory of private keys, readable by root only."""
+    """The private keys in a region's state, readable by root only."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, state: Path) -> None:
+        self.directory = state / "keys"
 
     def path(self, name: str) -> Path:
         """File of a key pair. A name may hold any character, a file name not."""

@@ -37,7 +37,7 @@ class Region:
         self.scale = scale or Scale()
         self.lock = threading.RLock()
         self.queues = SerialQueues()
-        self.keys = KeyStore(state / "keys")
+        self.keys = KeyStore(state)
         self.backend: Any = None  # LocalBackend of this region, set by attach()
         self._listeners: list[Callable[[], None]] = []
 

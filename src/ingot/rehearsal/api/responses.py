@@ -41,6 +41,18 @@ class LocalResponse(EC2Response):
                 raise errors.missing_parameter("deviceName")
         return mappings
 
+    def delete_key_pair(self) -> ActionResult:
+        """By its id too; moto takes the name only, and says true to the rest."""
+        self.error_on_dryrun()
+        name, pair_id = self._get_param("KeyName"), self._get_param("KeyPairId")
+        if name is None:
+            pairs = self.ec2_backend.key_pairs.values()
+            name = next((pair.key_name for pair in pairs if pair.id == pair_id), None)
+        if name is None:
+            raise errors.key_pair_not_found(str(pair_id))
+        deleted = self.ec2_backend.delete_key_pair(name)
+        return ActionResult({"Return": True, "KeyPairId": deleted.id if deleted else None})
+
     def stop_instances(self) -> ActionResult:
         self.error_on_dryrun()
         force = bool(self._get_bool_param("Force", False))
