@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ AROUND_IT = (
     "src/ingot/filters/**/*",
 )
 IGNORED = ("__pycache__", "README.md", "iam")
+INSTALLED_FILES = ("vllm_lock",)
+"""Variables that name a file of the controller whose contents decide what is installed."""
 
 
 def digest(root: Path, inventory: Path) -> str:
@@ -60,9 +63,30 @@ def is_current(written: str, variables: Mapping[str, Any], root: Path = prefligh
 
 
 def _of_roles(variables: Mapping[str, Any], root: Path) -> dict[str, Any]:
-    """Those that roles read, except secrets."""
-    options = preflight.public_role_options(root / "roles")
-    return {name: variables[name] for name in sorted(options) if name in variables}
+    """Those that roles read, except secrets, in words that are true of every checkout."""
+    options = sorted(preflight.public_role_options(root / "roles"))
+    found = {name: _anywhere(variables[name], root) for name in options if name in variables}
+    for name in set(INSTALLED_FILES).intersection(found):
+        found[name] = _file(root / found[name])
+    return found
+
+
+def _anywhere(value: Any, root: Path) -> Any:
+    """The value, with paths into the checkout made relative to it."""
+    if isinstance(value, Mapping):
+        return {key: _anywhere(part, root) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_anywhere(part, root) for part in value]
+    if isinstance(value, str) and value.startswith("/"):
+        path = Path(os.path.normpath(value))
+        return str(path.relative_to(root)) if path.is_relative_to(root) else value
+    return value
+
+
+def _file(path: Path) -> dict[str, str]:
+    """A file, wherever it is: its name and what is in it."""
+    content = path.read_bytes() if path.is_file() else b""
+    return {"name": path.name, "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _json(value: Any) -> str:
@@ -77,7 +101,8 @@ def _hash(root: Path, paths: Iterable[Path]) -> str:
     """Over names and contents."""
     total = hashlib.sha256()
     for path in sorted(set(paths)):
-        if path.is_file() and not set(path.parts) & set(IGNORED):
-            total.update(str(path.relative_to(root)).encode() + b"\0")
+        name = path.relative_to(root)
+        if path.is_file() and not set(name.parts) & set(IGNORED):
+            total.update(str(name).encode() + b"\0")
             total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()[:32]

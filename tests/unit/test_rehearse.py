@@ -21,8 +21,7 @@ SPEC = """argument_specs:
 BAKED = {"vllm_lock": "a.txt", "vllm_compiler": False, "vllm_key": "secret", "cluster_name": "x"}
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def checkout(root: Path) -> Path:
     for name, text in {
         "packer/x86.pkr.hcl": "build {}",
         "roles/base/tasks/main.yml": "- name: x",
@@ -35,10 +34,15 @@ def repository(tmp_path: Path) -> Path:
         "playbooks/site.yml": "- hosts: all",
         "inventories/rehearsal/group_vars/all.yml": "a: 1",
     }.items():
-        path = tmp_path / name
+        path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return tmp_path
+    return root
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return checkout(tmp_path)
 
 
 def digest(repository: Path) -> str:
@@ -92,6 +96,38 @@ def test_the_record_of_a_bake_says_that_install_would_change_nothing(repository:
 def test_another_value_of_a_role_means_to_install(repository: Path, change: dict[str, object]) -> None:
     record = image_inputs.record(BAKED, repository)
     assert not image_inputs.is_current(record, {**BAKED, **change}, repository)
+
+
+def test_two_checkouts_at_two_places_tell_the_same(tmp_path: Path) -> None:
+    # The name of one is that of a folder that the hash leaves out.
+    one, two = checkout(tmp_path / "iam"), checkout(tmp_path / "elsewhere")
+    assert digest(one) == digest(two)
+
+    def variables(root: Path) -> dict[str, object]:
+        lock = f"{root}/playbooks/../files/versions.yml"
+        return {
+            **BAKED,
+            "vllm_lock": lock,
+            "vllm_everywhere": [{"file": f"{root}/files", "on": "/opt/ingot"}],
+        }
+
+    record = image_inputs.record(variables(one), one)
+    assert record == image_inputs.record(variables(two), two)
+    assert str(tmp_path) not in record
+    assert '[{"file":"files","on":"/opt/ingot"}]' in record
+    assert image_inputs.is_current(record, variables(two), two)
+
+
+def test_a_lock_is_known_by_what_is_in_it(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    lock = tmp_path_factory.mktemp("mine") / "lock.txt"
+    lock.write_text("vllm==1")
+    record = image_inputs.record({"vllm_lock": str(lock)}, repository)
+    assert str(lock.parent) not in record
+    moved = tmp_path_factory.mktemp("moved") / "lock.txt"
+    moved.write_text("vllm==1")
+    assert image_inputs.is_current(record, {"vllm_lock": str(moved)}, repository)
+    moved.write_text("vllm==2")
+    assert not image_inputs.is_current(record, {"vllm_lock": str(moved)}, repository)
 
 
 def test_a_value_that_the_bake_did_not_have_means_to_install(repository: Path) -> None:
