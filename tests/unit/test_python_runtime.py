@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-import sys
 import sysconfig
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
+from program import load
 
 ROOT = Path(__file__).parents[2]
 ROLE = ROOT / "roles/python_runtime"
@@ -18,12 +17,7 @@ ROLE = ROOT / "roles/python_runtime"
 
 @pytest.fixture(scope="module")
 def sweep() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ldd_sweep", ROLE / "files/ldd_sweep.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load(ROLE / "files/ldd_sweep.py")
 
 
 @pytest.fixture

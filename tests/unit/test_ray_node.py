@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
 import sys
@@ -11,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from program import load
 
 SOURCE = Path(__file__).parents[2] / "roles/ray/files/ray_node.py"
 
@@ -62,10 +62,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         module = ModuleType(name)
         module.__dict__.update(content)
         monkeypatch.setitem(sys.modules, name, module)
-    spec = importlib.util.spec_from_file_location("ray_node", SOURCE)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load(SOURCE)
     monkeypatch.setattr(module.time, "sleep", lambda _: None)
     return module
 

