@@ -371,7 +371,7 @@ def main() -> None:
         "size": {"type": "int", "required": True},
         "sha256": {"type": "str", "required": True},
     }
-    module = AnsibleModule(  # type: ignore[no-untyped-call]
+    module = AnsibleModule(
         argument_spec={
             "state": {
                 "type": "str",

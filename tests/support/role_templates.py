@@ -9,6 +9,7 @@ from typing import Any
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.loader import filter_loader, init_plugin_loader
 from ansible.template import Templar, trust_as_template
+from jinja2 import FileSystemLoader
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,7 +43,7 @@ def render(role: str, template: str, variables: Mapping[str, Any]) -> str:
     values |= variables
     source = (directory / "templates" / template).read_text(encoding="utf-8")
     templar = Templar(loader=loader, variables=values)
-    templar.environment.loader.searchpath = [str(directory / "templates")]
+    templar.environment.loader = FileSystemLoader(directory / "templates")
     return str(
         templar.template(trust_as_template(source), convert_data=False, preserve_trailing_newlines=True)
     )

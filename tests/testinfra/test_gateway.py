@@ -28,7 +28,7 @@ def endpoint(host: Host) -> str:
     (line,) = [
         line for line in host.file("/etc/haproxy/haproxy.cfg").content_string.splitlines() if " bind " in line
     ]
-    return line.split()[1]
+    return str(line.split()[1])
 
 
 @pytest.mark.configure

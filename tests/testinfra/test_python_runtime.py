@@ -13,7 +13,8 @@ ROOT = "/opt/ingot/venvs"
 
 def entries(host: Host) -> list[str]:
     """What lies in the root, hidden names too."""
-    return host.check_output("find %s -mindepth 1 -maxdepth 1 -printf '%%f\\n'", ROOT).splitlines()
+    said: str = host.check_output("find %s -mindepth 1 -maxdepth 1 -printf '%%f\\n'", ROOT)
+    return said.splitlines()
 
 
 @pytest.fixture

@@ -515,16 +515,18 @@ def answer(
 class FakeDashboard(serve.Dashboard):
     """Answers what it was told to, one after the other; the last for ever."""
 
+    answers: list[Any]
+    put: list[Any]
+
     def __init__(self, answers: list[Any]) -> None:
         super().__init__("http://test")
         object.__setattr__(self, "answers", answers)
         object.__setattr__(self, "put", [])
 
     def call(self, method: str, path: str, body: object = None) -> Any:
-        answers: list[Any] = self.answers  # type: ignore[attr-defined]
         if method == "PUT":
-            return self.put.append(body)  # type: ignore[attr-defined]
-        return answers.pop(0) if len(answers) > 1 else answers[0]
+            return self.put.append(body)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
 class Clock:

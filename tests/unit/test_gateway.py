@@ -287,23 +287,22 @@ def test_a_stream_arrives_token_by_token(start: Callable[..., Gateway], engine: 
 
 
 def test_a_silence_longer_than_allowed_is_a_504_of_the_api(
-    start: Callable[..., Gateway], engine: Engine
+    start: Callable[..., Gateway], engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = start(engine, gateway_generation_timeout=1)
     gateway.wait_health(200)
     release = threading.Event()
-    original = Handler.do_POST
+    original: Callable[[Handler], None] = Handler.do_POST
 
     def slow(handler: Handler) -> None:
         if handler.headers.get("Host") != "ingot":
             release.wait(5)
         original(handler)
 
-    Handler.do_POST = slow  # type: ignore[method-assign]
+    monkeypatch.setattr(Handler, "do_POST", slow)
     try:
         status, _, body = completion(gateway)
     finally:
-        Handler.do_POST = original  # type: ignore[method-assign]
         release.set()
     assert (status, body["error"]["code"]) == (504, "timeout")
 

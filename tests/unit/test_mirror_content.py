@@ -99,7 +99,8 @@ def test_wheels_are_fetched_once_and_indexed(
     tmp_path: Path, lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    mirror, said = tmp_path / "mirror", []
+    said: list[str] = []
+    mirror = tmp_path / "mirror"
     mirror.mkdir()
     mirror_content.ensure_wheels(mirror, (lock,), said.append)
     assert "1 wheels" in said[-1]

@@ -374,7 +374,7 @@ IMAGE = {
 SUBNET = {"subnet_id": "subnet-1", "vpc_id": "vpc-1", "availability_zone": "us-east-1a"}
 
 
-def launch(image: dict[str, Any] | None = None, **variables: Any) -> list[str]:
+def launch(image: dict[str, Any] | None = None, /, **variables: Any) -> list[str]:
     request = {
         **dict.fromkeys(preflight.playbook_options(), ""),
         "cluster_name": "ingot",

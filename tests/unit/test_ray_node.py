@@ -51,14 +51,15 @@ def node(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(Gcs, "accepts", True)
     monkeypatch.setattr(Gcs, "lock", None)
     monkeypatch.setattr(Gcs, "nodes", ())
-    for name, content in {
+    modules: dict[str, dict[str, Any]] = {
         "ray": {},
         "ray._raylet": {"GcsClient": Gcs},
         "ray.exceptions": {"AuthenticationError": RefusedTokenError},
         "ray.core": {},
         "ray.core.generated": {},
         "ray.core.generated.gcs_pb2": {"GcsNodeInfo": SimpleNamespace(ALIVE=0)},
-    }.items():
+    }
+    for name, content in modules.items():
         module = ModuleType(name)
         module.__dict__.update(content)
         monkeypatch.setitem(sys.modules, name, module)

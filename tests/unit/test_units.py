@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import yaml
 from role_templates import render
 
 SHAPE = {"layers": 30, "kv_heads": 3, "head_dim": 64, "max_model_len": 8192, "weight_bytes": 269060552}
-SERVING = {
+SERVING: dict[str, Any] = {
     "serving_model_id": "HuggingFaceTB/SmolLM2-135M-Instruct",
     "serving_model_shape": SHAPE,
     "serving_api_key": "sk-canary-0123456789",
@@ -25,7 +24,7 @@ SERVING = {
 }
 RAY = {"ray_head_address": "172.31.0.10", "ray_token": "t" * 43}
 
-UNITS: dict[str, tuple[str, str, Mapping[str, Any]]] = {
+UNITS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ray-head.service": ("ray", "ray.service.j2", RAY | {"__ray_role": "head"}),
     "ray-worker.service": ("ray", "ray.service.j2", RAY | {"__ray_role": "worker"}),
     "vllm.service": ("serving", "vllm.service.j2", SERVING | {"serving_mode": "vllm"}),

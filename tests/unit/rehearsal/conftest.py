@@ -93,7 +93,7 @@ class FakeHost:
 
 
 # Reading a service's model is the slowest part of a test: done once.
-SESSION = boto3.Session(aws_access_key_id="test", aws_secret_access_key="test", region_name="us-east-1")
+SESSION: Any = boto3.Session(aws_access_key_id="test", aws_secret_access_key="test", region_name="us-east-1")
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from typing import Any
 
 import pytest
@@ -340,7 +341,7 @@ def test_a_terminated_instance_is_forgotten_after_a_while(ec2: LocalEc2) -> None
     instance_id = ec2.launch()
     ec2.client().terminate_instances(InstanceIds=[instance_id])
     ec2.wait_for(instance_id, "terminated")
-    next(ec2.service.region.instances()).terminated_at -= 1000
+    next(ec2.service.region.instances()).terminated_at = time.time() - 1000
     assert ec2.client().describe_instances()["Reservations"] == []
 
 

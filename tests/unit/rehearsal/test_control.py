@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingot.rehearsal import control as control_module
+from ingot.rehearsal import host
 from ingot.rehearsal.config import Settings
 from ingot.rehearsal.control import Control, ControlError
 
@@ -20,7 +21,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Control:
         state_root=tmp_path / "state",
         runtime_root=tmp_path / "run",
     )
-    monkeypatch.setattr(control_module.host, "check_root", lambda _: None)
+    monkeypatch.setattr(host, "check_root", lambda _: None)
     (settings.snapshots / "snap-1").mkdir(parents=True)
     (settings.state / "api.pickle").touch()
     return Control(settings)
@@ -79,7 +80,7 @@ def test_up_removes_what_an_interrupted_purge_left(
     def stop() -> None:
         raise ControlError("far enough")
 
-    monkeypatch.setattr(control_module.host, "require", lambda _: None)
+    monkeypatch.setattr(host, "require", lambda _: None)
     monkeypatch.setattr(interrupted, "_sweep", lambda: None)
     monkeypatch.setattr(interrupted.groups, "create", stop)
     with pytest.raises(ControlError, match="far enough"):

@@ -37,7 +37,7 @@ def play(ec2: LocalEc2, tmp_path: Path) -> Any:
 
     def run(inventory: str, playbook: str, *extra: str) -> tuple[int, str]:
         command = [
-            Path(sys.executable).with_name("ansible-playbook"),
+            str(Path(sys.executable).with_name("ansible-playbook")),
             "-i",
             f"inventories/{inventory}",
             playbook,
