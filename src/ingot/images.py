@@ -159,8 +159,7 @@ def refusals(name: str, variables: Iterable[str], repository: Path = preflight.R
 
 def check_volume(host: str, size: int, weights: int) -> list[Refusal]:
     """The root volume, of ``size`` bytes, holds the system, the environment and these weights."""
-    needed = preflight.SYSTEM_BYTES + preflight.VENV_BYTES + preflight.SPARE_BYTES
-    needed += int(weights * preflight.SPARE)
+    needed = preflight.disk_needed(weights)
     if size >= needed:
         return []
     return [

@@ -339,6 +339,11 @@ def check_memory(
     return []
 
 
+def disk_needed(weights: int) -> int:
+    """Size of a root volume that holds the system, the environment and weights of this size."""
+    return SYSTEM_BYTES + VENV_BYTES + SPARE_BYTES + int(weights * SPARE)
+
+
 def check_disk(what: str, size: int, needed: int, parts: str) -> list[Refusal]:
     if size >= needed:
         return []
@@ -520,8 +525,8 @@ def launch_refusals(
         *check_disk(
             "launch_volume_gib",
             volume,
-            SYSTEM_BYTES + VENV_BYTES + int(model.size * SPARE),
-            f"system, virtual environment, {model_id} and a fifth to spare",
+            disk_needed(model.size),
+            f"system, virtual environment, {model_id}, and some to spare",
         ),
     ]
 

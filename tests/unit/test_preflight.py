@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ingot import models, preflight, sizing
+from ingot import images, models, preflight, sizing
 
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 NODES = {"ray_head": ["a"], "ray_worker": ["b", "c"], "gateway": ["a"], "x86": ["a", "b", "c"]}
@@ -423,6 +423,15 @@ def test_the_volume_must_hold_the_model_too() -> None:
     variables = {"serving_model_id": "big/model", "launch_instance_type": "r7i.8xlarge"}
     assert launch(**variables, launch_volume_gib=100) == ["disk-too-small"]
     assert launch(**variables, launch_volume_gib=200) == []
+
+
+def test_a_launch_needs_the_disk_that_a_bake_needs(catalog: models.Catalog) -> None:
+    weights = catalog.models["big/model"].size
+    least = -(-preflight.disk_needed(weights) // sizing.GIB)
+    variables = {"serving_model_id": "big/model", "launch_instance_type": "r7i.8xlarge"}
+    for volume, refusals in ((least, []), (least - 1, ["disk-too-small"])):
+        assert launch(**variables, launch_volume_gib=volume) == refusals
+        assert bool(images.check_volume("builder", volume * sizing.GIB, weights)) == bool(refusals)
 
 
 def test_the_report_counts_and_says_what_to_do() -> None:
