@@ -8,8 +8,6 @@ from collections.abc import Iterator
 import pytest
 from local_region import LocalRegion
 
-from ingot.rehearsal import base
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.geteuid() != 0:
@@ -20,9 +18,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegion]:
     """A region that is up, shared by all tests of machines; purged at the end."""
-    region = LocalRegion("machtest", tmp_path_factory.mktemp("machtest"))
-    region.control.down(purge=True)
-    base.ensure(region.settings)
-    region.control.up()
-    yield region
-    region.control.down(purge=True)
+    with LocalRegion.fresh("machtest", tmp_path_factory.mktemp("machtest")) as region:
+        region.control.up()
+        yield region

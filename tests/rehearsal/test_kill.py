@@ -17,8 +17,6 @@ from typing import Any
 import pytest
 from local_region import LocalRegion, eventually, leftovers, sysctls
 
-from ingot.rehearsal import base
-
 # Kills itself before the given call of the given function while it does what `ingot local up` or `down` do.
 DRIVER = """
 import importlib, os, signal, sys
@@ -57,11 +55,8 @@ IN_DOWN = {
 
 @pytest.fixture(scope="module")
 def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegion]:
-    region = LocalRegion("killtest", tmp_path_factory.mktemp("killtest"))
-    region.control.down(purge=True)
-    base.ensure(region.settings)
-    yield region
-    region.control.down(purge=True)
+    with LocalRegion.fresh("killtest", tmp_path_factory.mktemp("killtest")) as region:
+        yield region
 
 
 @pytest.fixture(scope="module")

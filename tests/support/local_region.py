@@ -8,10 +8,12 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ingot.rehearsal import base
 from ingot.rehearsal.config import Settings
 from ingot.rehearsal.control import Control
 from ingot.rehearsal.network import SYSCTLS
@@ -45,6 +47,18 @@ class LocalRegion:
     @property
     def ec2(self) -> Any:
         return self.control.ec2
+
+    @classmethod
+    @contextmanager
+    def fresh(cls, name: str, directory: Path) -> Iterator[LocalRegion]:
+        """A region that is down and has nothing from before; purged at the end."""
+        region = cls(name, directory)
+        region.control.down(purge=True)
+        base.ensure(region.settings)
+        try:
+            yield region
+        finally:
+            region.control.down(purge=True)
 
     def cli(self, *arguments: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
         """`ingot local …` as a user calls it."""

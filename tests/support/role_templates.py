@@ -1,4 +1,4 @@
-"""Render a role's template as Ansible does, from the role's defaults and what a test sets."""
+"""Templates and expressions as Ansible renders them, from a role's defaults and what a test sets."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ FACTS = {
     "default_ipv4": {"address": "172.31.0.10"},
     "nodename": "node",
 }
+
+
+def evaluate(expression: str, variables: Mapping[str, Any]) -> Any:
+    """What Ansible makes of an expression."""
+    templar = Templar(DataLoader(), variables=dict(variables))
+    return templar.template(trust_as_template(f"{{{{ {expression} }}}}"))
 
 
 def render(role: str, template: str, variables: Mapping[str, Any]) -> str:

@@ -132,6 +132,10 @@ class LocalEc2:
             self.wait_for(instance_id, "running")
         return instance_id
 
+    def stop(self, instance_id: str) -> None:
+        self.client().stop_instances(InstanceIds=[instance_id])
+        self.wait_for(instance_id, "stopped")
+
     def instance(self, instance_id: str) -> dict[str, Any]:
         reservations = self.client().describe_instances(InstanceIds=[instance_id])["Reservations"]
         found: dict[str, Any] = reservations[0]["Instances"][0]

@@ -44,8 +44,7 @@ def test_an_image_is_made_of_its_instance(ec2: LocalEc2) -> None:
     root = {"VolumeSize": 20, "VolumeType": "gp3", "Throughput": 250}
     instance_id = ec2.launch(BlockDeviceMappings=[{"DeviceName": "/dev/xvda", "Ebs": root}])
     client = ec2.client()
-    client.stop_instances(InstanceIds=[instance_id])
-    ec2.wait_for(instance_id, "stopped")
+    ec2.stop(instance_id)
     ec2.host.gate.clear()
     image_id = client.create_image(
         InstanceId=instance_id, Name="mine", Description="d", TagSpecifications=TAG_SPECIFICATIONS
@@ -135,8 +134,7 @@ def test_trees_go_when_nothing_stands_on_them(ec2: LocalEc2) -> None:
     """Image and snapshot go first, the instance launched from it keeps the tree until it ends."""
     client = ec2.client()
     builder = ec2.launch()
-    client.stop_instances(InstanceIds=[builder])
-    ec2.wait_for(builder, "stopped")
+    ec2.stop(builder)
     image_id = make_image(ec2, "base", builder)
     mapping = client.describe_images(ImageIds=[image_id])["Images"][0]["BlockDeviceMappings"][0]
     layer = ec2.host.root / mapping["Ebs"]["SnapshotId"]

@@ -61,8 +61,7 @@ def image(ec2: LocalEc2) -> str:
     """An image of ours, as a bake leaves it."""
     client = ec2.client()
     builder = ec2.launch()
-    client.stop_instances(InstanceIds=[builder])
-    ec2.wait_for(builder, "stopped")
+    ec2.stop(builder)
     specification = {"ResourceType": "image", "Tags": [{"Key": "ingot:image", "Value": "x86"}]}
     made = client.create_image(InstanceId=builder, Name="ingot-x86-1", TagSpecifications=[specification])
     ec2.wait_for_image(made["ImageId"])
