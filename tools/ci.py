@@ -89,8 +89,8 @@ def static_checks() -> list[Check]:
     ]
 
 
-# Each starts an engine or a cluster of its own. The rehearsal, which CI runs, starts all that they start.
-LONG_SCENARIOS = frozenset({"ray", "serving", "site", "vllm"})
+# A cluster of its own, which the rehearsal starts and asks as well.
+LONG_SCENARIOS = frozenset({"site"})
 
 
 def scenarios() -> list[str]:
