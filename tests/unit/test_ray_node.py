@@ -168,8 +168,17 @@ def test_joined_waits_for_this_node_alive(
 ) -> None:
     monkeypatch.setattr(Gcs, "nodes", (("10.0.0.1", 1), ("10.0.0.1", 0)))
     assert run(node, "joined", "--head", head, "--address", "10.0.0.1") == 0
-    monkeypatch.setattr(node.joined, "__defaults__", (0,))
+    monkeypatch.setattr(node.joined, "__defaults__", (0, ""))
     assert run(node, "joined", "--head", head, "--address", "10.0.0.2") == node.EX_TEMPFAIL
+
+
+def test_nobody_waits_for_a_main_process_that_has_ended(
+    node: ModuleType, head: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own last line says why; another one after it would be taken for the cause."""
+    monkeypatch.setenv("MAINPID", "999999999")
+    assert run(node, "joined", "--head", head, "--address", "10.0.0.2") == node.EX_TEMPFAIL
+    assert capsys.readouterr().err == ""
 
 
 def test_sessions_of_the_past_go_and_the_last_one_stays(

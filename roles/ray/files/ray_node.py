@@ -120,12 +120,17 @@ def publish(client: Any, lock: str) -> None:
     client.internal_kv_put(KEY, lock.encode(), True, NAMESPACE, timeout=CALL_TIMEOUT)
 
 
-def joined(client: Any, address: str, timeout: float = WAIT) -> None:
-    """Wait until the cluster counts this node as alive."""
+def joined(client: Any, address: str, timeout: float = WAIT, main: str = "") -> None:
+    """Wait until the cluster counts this node as alive, or until ``main`` (a process id) has ended.
+
+    Of a main process that has ended the reason is its own last line, which nothing here must follow.
+    """
     from ray.core.generated.gcs_pb2 import GcsNodeInfo
 
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
+        if main and not Path("/proc", main).exists():
+            raise SystemExit(EX_TEMPFAIL)
         for node in client.get_all_node_info(timeout=CALL_TIMEOUT).values():
             if node.node_manager_address == address and node.state == GcsNodeInfo.ALIVE:
                 return
@@ -156,7 +161,7 @@ def main() -> None:
     wait_for_port(options.head)
     client = connect(options.head)
     if options.step == "joined":
-        joined(client, options.address)
+        joined(client, options.address, main=os.environ.get("MAINPID", ""))  # set by systemd
         return
     lock = read_lock(options.lock)
     if options.step == "publish":
