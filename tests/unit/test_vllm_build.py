@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import tarfile
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -411,8 +413,62 @@ def program(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_program_refuses_in_one_line(tmp_path: Path) -> None:
-    answer = program("core", "graviton9", "g++")
-    assert (answer.returncode, answer.stderr.count("\n")) == (1, 1)
-    assert answer.stderr.startswith('error: vllm_mcpu "graviton9" is not known')
     answer = program("check", str(tmp_path / "none.whl"), "--key", "x")
-    assert "is damaged or no wheel" in answer.stderr
+    assert (answer.returncode, answer.stderr.count("\n")) == (1, 1)
+    assert answer.stderr.startswith("error: ") and "is damaged or no wheel" in answer.stderr
+
+
+def load_program() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("vllm_source", ROLE / "files/source.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_baked_node_without_a_compiler_keeps_what_it_has(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = load_program()
+    build = project.build()
+    record = build.record({})
+    config = builder.Config.read(project.root / "config.json")
+    monkeypatch.setattr(source, "installed_record", lambda: record)
+    assert source.installed(config) == {"installed": True, "differs": []}
+
+    def nowhere(_: str) -> None:
+        raise cores.NoCompilerError("there is no compiler")
+
+    monkeypatch.setattr(builder, "compiler", nowhere)
+    assert source.installed(config)["installed"]
+    project.data["tools_sha256"] = "1" * 64
+    (project.root / "config.json").write_text(json.dumps(project.data))
+    changed = builder.Config.read(project.root / "config.json")
+    assert source.installed(changed) == {"installed": False, "differs": ["tools"]}
+    monkeypatch.setattr(source, "installed_record", dict)
+    assert not source.installed(config)["installed"]
+
+
+def test_a_build_is_started_once_and_waited_for(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = load_program()
+    build = project.build()
+    began: list[list[str]] = []
+    kept: list[int] = []
+
+    def popen(command: list[str], *, pass_fds: tuple[int, ...], **_: Any) -> None:
+        began.append(command)
+        kept.extend(os.dup(descriptor) for descriptor in pass_fds)
+
+    monkeypatch.setattr(source.subprocess, "Popen", popen)
+    assert source.start(build, project.root / "config.json") == "started"
+    assert began[0][-3:] == ["build", str(project.root / "config.json"), "--locked"]
+    assert build.wait(0).state == "running"
+    assert source.start(build, project.root / "config.json") == "joined"
+    assert len(began) == 1
+    os.close(kept[0])
+    assert build.wait(0).state == "failed"
+
+
+def test_the_role_knows_the_cores_that_the_program_knows() -> None:
+    known = yaml.safe_load((ROLE / "vars/main.yml").read_text())["__vllm_cores"]
+    assert known == {core.name: core.machine for core in cores.CORES.values()}

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Build vLLM for one core from its sources. Run it with the Python of the environment that has torch.
 
-    source.py core NAME CXX              refuse an unknown core, and a compiler that cannot compile for it
-    source.py key CONFIG                 what a wheel would be made from, and whether that one is there; JSON
+    source.py installed CONFIG           whether the vLLM that is installed was made from these inputs; JSON
+    source.py key CONFIG                 the key of these inputs, and they; JSON
     source.py start CONFIG               begin to build in the background, or join a build that runs
     source.py wait CONFIG --seconds N    how far it is, after that time or when it has ended; JSON
     source.py check WHEEL --key KEY      take a wheel from a store only if it is the one that is wanted; JSON
@@ -39,13 +39,19 @@ def installed_record() -> dict[str, Any]:
     return record
 
 
-def key(build: Build) -> dict[str, Any]:
-    present = installed_record()
+def installed(config: Config) -> dict[str, Any]:
+    """Whether building would make what is there. A node may have lost its compiler, which changes nothing."""
+    record = installed_record()
+    present = record.get("inputs", {})
+    try:
+        wanted = Build(config).inputs
+    except cores.NoCompilerError:
+        if not present:
+            return {"installed": False, "differs": []}
+        wanted = Build(config, compiler_was=present["compiler"]).inputs
     return {
-        "key": build.key,
-        "inputs": build.inputs,
-        "installed": present.get("key") == build.key,
-        "differs": wheel.difference(present["inputs"], build.inputs) if "inputs" in present else [],
+        "installed": bool(present) and wheel.key_of(wanted) == record.get("key"),
+        "differs": wheel.difference(present, wanted) if present else [],
     }
 
 
@@ -73,10 +79,7 @@ def start(build: Build, config: Path) -> str:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    asked = commands.add_parser("core")
-    asked.add_argument("name")
-    asked.add_argument("cxx")
-    for name in ("key", "start", "build", "wait"):
+    for name in ("installed", "key", "start", "build", "wait"):
         commands.add_parser(name).add_argument("config", type=Path)
     commands.choices["build"].add_argument("--locked", action="store_true", help="by whoever started this")
     commands.choices["wait"].add_argument("--seconds", type=float, default=60)
@@ -85,17 +88,15 @@ def main(argv: list[str] | None = None) -> int:
     checked.add_argument("--key", required=True)
     arguments = parser.parse_args(argv)
     try:
-        if arguments.command == "core":
-            core, found = cores.find(arguments.name), cores.compiler(arguments.cxx)
-            cores.refuse_compiler(core, found)
-            print(f"{found.banner} for {core.name} ({core.flag})")
+        if arguments.command == "installed":
+            print(json.dumps(installed(Config.read(arguments.config))))
         elif arguments.command == "check":
             record = wheel.check(arguments.wheel, arguments.key)
             print(json.dumps({"file": record["file"], "cpu": record["cpu"], "acl": record["acl"]}))
         else:
             build = Build(Config.read(arguments.config))
             if arguments.command == "key":
-                print(json.dumps(key(build)))
+                print(json.dumps({"key": build.key, "inputs": build.inputs}))
             elif arguments.command == "start":
                 print(start(build, arguments.config))
             elif arguments.command == "build":

@@ -66,7 +66,8 @@ CORES = {
             flag="-mcpu=neoverse-v2",
             gcc=(13,),
             features=(*_NEOVERSE_V1, "sve2", "svebitperm"),
-            floors={"sve": 500, "bf16": 5000, "i8mm": 2000},
+            # GCC prefers its 128-bit Advanced SIMD more often here: half the SVE where both were compared.
+            floors={"sve": 100, "bf16": 5000, "i8mm": 2000},
             predecessor="-mcpu=neoverse-v1",
             environment=_ARM,
         ),
@@ -101,6 +102,10 @@ def find(name: str) -> Core:
     return CORES[name]
 
 
+class NoCompilerError(RefusedError):
+    """There is no compiler at all, which on a baked node is as it should be."""
+
+
 @dataclass(frozen=True)
 class Compiler:
     """A C++ compiler and the tools that belong to it. ``prefix`` comes before each command (a chroot)."""
@@ -126,10 +131,11 @@ def compiler(command: str, prefix: Sequence[str] = ()) -> Compiler:
     """Look at a compiler.
 
     Raises:
-        RefusedError: there is none, or it is not GCC.
+        NoCompilerError: there is none.
+        RefusedError: it is not GCC.
     """
     if not prefix and shutil.which(command) is None:
-        raise RefusedError(f"there is no compiler {command} here: install it, or name another in vllm_cxx")
+        raise NoCompilerError(f"there is no compiler {command} here: install it, or name another in vllm_cxx")
     banner = _ask(prefix, command, "--version").partition("\n")[0]
     version = tuple(int(part) for part in re.findall(r"\d+", _ask(prefix, command, "-dumpfullversion")))
     if not version or "clang" in banner.lower():
