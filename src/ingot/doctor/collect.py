@@ -125,7 +125,7 @@ def diagnose(settings: Settings) -> list[Finding]:
         findings += ray_findings(settings)
     findings += [
         item.at(node=settings.node)
-        for check in (checks.missing_libraries, checks.model_files, checks.disk)
+        for check in (checks.processor, checks.missing_libraries, checks.model_files, checks.disk)
         for item in check(settings)
     ]
     if not checks.held_by(settings.user, settings.port):

@@ -24,6 +24,7 @@ class Settings:
     port: int = 8000
     engine_bytes: int = 0  # weights, KV cache and processes, as sized
     cache: str = "/var/cache/ingot"
+    facts: str = "/usr/share/ingot/facts.d/vllm.json"  # what the engine is, and the core it was compiled for
     ray_logs: str = "/var/lib/ingot/ray/session_latest/logs"
     node: str = field(default_factory=socket.gethostname)
 
