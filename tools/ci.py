@@ -27,6 +27,7 @@ from steps import ROOT, seconds, tracked
 
 BIN = ROOT / ".venv/bin"
 REGION = "ci"
+NO_MACHINES = ("lint", "unit", "source")  # groups that need no local region
 REPORT = ROOT / "docs/test-full-report.md"
 
 
@@ -109,6 +110,8 @@ def checks() -> list[Check]:
     return [
         *static_checks(),
         Check("unit tests", "unit", tool("pytest", "tests/unit"), limit=20),
+        # One real file for each Arm core; the whole of it is compiled by a bake.
+        Check("vLLM's sources for Graviton", "source", (python, "tools/source_check.py"), limit=15),
         Check("local EC2 tests", "local", tool("pytest", "tests/rehearsal", "-m", "not long"), limit=30),
         Check("rehearse", "rehearse", tool("ingot", "rehearse"), limit=45),
         Check("launch.yml again changes nothing", "rehearse", (python, "tools/unchanged.py", *launch)),
@@ -250,10 +253,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     runner = Runner()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, runner.on_signal)
-    needs_region = any(check.group not in ("lint", "unit") for check in chosen)
+    needs_region = any(check.group not in NO_MACHINES for check in chosen)
     if needs_region:
         # Before the first check that needs it, should an earlier run have been killed.
-        first = next(i for i, check in enumerate(chosen) if check.group not in ("lint", "unit"))
+        first = next(i for i, check in enumerate(chosen) if check.group not in NO_MACHINES)
         chosen.insert(first, purge("nothing is there from before"))
     try:
         runner.run_all(chosen)

@@ -207,7 +207,7 @@ def test_the_report_has_commit_results_and_times(tmp_path: Path, monkeypatch: py
 
 def test_the_cheapest_checks_come_first() -> None:
     groups = list(dict.fromkeys(check.group for check in ci.checks() if not check.long))
-    assert groups[:2] == ["lint", "unit"]
+    assert groups[:3] == ["lint", "unit", "source"]
     assert groups.index("rehearse") < groups.index("docs")
 
 

@@ -134,7 +134,7 @@ def _build(
         f"--include={','.join(PACKAGES)}",
         f"--keyring={keyring}",
         "--skip=output/dev",
-        *(f"--aptopt={option}" for option in _host_apt_options()),
+        *(f"--aptopt={option}" for option in host_apt_options()),
         f'--customize-hook={_PREPARE} "$1"',
         SUITE,
         str(building / "tree"),
@@ -189,7 +189,7 @@ def _key(architecture: str) -> str:
         "sources": SOURCES,
         "packages": PACKAGES,
         "prepare": _PREPARE.read_text(),
-        "apt": _host_apt_options(),
+        "apt": host_apt_options(),
         "ca": {path.name: path.read_text() for path in _extra_ca()},
     }
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
@@ -199,7 +199,7 @@ def _extra_ca() -> list[Path]:
     return sorted(EXTRA_CA.glob("*.crt"))
 
 
-def _host_apt_options() -> list[str]:
+def host_apt_options() -> list[str]:
     dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
     wanted = tuple(f"{name} " for name in _HOST_APT_SETTINGS)
     return [line for line in dump.splitlines() if line.startswith(wanted) and not line.endswith(' "";')]

@@ -98,6 +98,32 @@ def tcmalloc() -> str:
     return sha256_of(Path(paths[0])) if paths else ""
 
 
+def cmake_arguments(core: Core, torch_package_file: Path | str, torch_for_cuda: Path | str) -> list[str]:
+    """What cmake is told; ``torch_for_cuda`` is a torch whose own package file asks for CUDA's toolkit."""
+    arguments = [
+        "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",  # before the first target: vLLM sets it for some only
+        f"-DONEDNN_ARCH_OPT_FLAGS={core.flag}",  # instead of -mcpu=generic or -msse4.1
+    ]
+    if torch_for_cuda:
+        arguments += [f"-DTorch_DIR={torch_package_file}", f"-DINGOT_TORCH_ROOT={torch_for_cuda}"]
+    return arguments
+
+
+def compiler_environment(core: Core, cc: str, cxx: str, directory: Path | str) -> dict[str, str]:
+    """What the compilers are told, every file's and those of what is built beside it."""
+    # Builds from the same inputs have the same paths, and what is compiled has none of them.
+    flags = f"{core.flag} -ffile-prefix-map={directory}=."
+    return {
+        **core.environment,
+        "CC": cc,
+        "CXX": cxx,
+        "CFLAGS": flags,
+        "CXXFLAGS": flags,
+        "INGOT_CORE_FLAG": core.flag,
+        "SOURCE_DATE_EPOCH": "315532800",
+    }
+
+
 class Build:
     """One build. The directory's name is the key, so that what is in it was made from the same inputs."""
 
@@ -177,15 +203,6 @@ class Build:
             self.config.patches, self.tree, "sdist", version, choices=self.choices, dry_run=False
         )
 
-    def cmake_arguments(self, torch: Path) -> list[str]:
-        arguments = [
-            "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",  # before the first target: vLLM sets it for some only
-            f"-DONEDNN_ARCH_OPT_FLAGS={self.core.flag}",  # instead of -mcpu=generic or -msse4.1
-        ]
-        if torch_is_for_cuda(torch):
-            arguments += [f"-DTorch_DIR={self.config.torch_cmake}", f"-DINGOT_TORCH_ROOT={torch}"]
-        return arguments
-
     def environment(self, jobs: int) -> dict[str, str]:
         torch = torch_root()
         packages = next(self.config.tools.glob("lib/python3*/site-packages"), None)
@@ -193,20 +210,16 @@ class Build:
             raise RefusedError(
                 f"{self.config.tools} is no Python environment: the build's tools are not there"
             )
-        # The same paths for every build from the same inputs, and none of them in what is compiled.
-        flags = f"{self.core.flag} -ffile-prefix-map={self.directory}=."
+        arguments = cmake_arguments(
+            self.core, self.config.torch_cmake, torch if torch_is_for_cuda(torch) else ""
+        )
         passed = {name: value for name, value in os.environ.items() if name in ("LANG", "TMPDIR", "HOME")}
         return {
             **passed,
-            **self.core.environment,
+            **compiler_environment(self.core, self.config.cc, self.config.cxx, self.directory),
             "PATH": f"{self.config.tools / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin",
             "PYTHONPATH": f"{packages}:{torch.parent}",
-            "CC": self.config.cc,
-            "CXX": self.config.cxx,
-            "CFLAGS": flags,
-            "CXXFLAGS": flags,
-            "INGOT_CORE_FLAG": self.core.flag,
-            "CMAKE_ARGS": " ".join(self.cmake_arguments(torch)),
+            "CMAKE_ARGS": " ".join(arguments),
             "CMAKE_BUILD_TYPE": BUILD_TYPE,
             "FETCHCONTENT_SOURCE_DIR_ONEDNN": str(self.directory / "onednn"),
             **({"ACL_ROOT_DIR": str(self.directory / "acl")} if self.config.acl else {}),
@@ -215,7 +228,6 @@ class Build:
             "VLLM_VERSION_OVERRIDE": f"{self.config.version}+cpu",  # without +cpu it takes itself for CUDA's
             "VLLM_DISABLE_SCCACHE": "1",
             "CARGO": "/nonexistent",  # the front end in Rust is optional, and would download its dependencies
-            "SOURCE_DATE_EPOCH": "315532800",
         }
 
     def compile(self, status: Status, jobs: int) -> Path:
