@@ -111,6 +111,11 @@ subprocess.CalledProcessError: Command returned non-zero exit status 1.
             "cmake/cpu_extension.cmake:57: Could not find OPEN_MP",
         ),
         (
+            "CMake Error at cmake/utils.cmake:37 (message):\n  Failed to locate torch: Traceback\n\n"
+            '    File "<string>", line 1\n\n  ModuleNotFoundError: No module named torch\n',
+            "cmake/utils.cmake:37: Failed to locate torch: Traceback ModuleNotFoundError: No module named",
+        ),
+        (
             "FAILED: a.cpp.o\nc++: fatal error: Killed signal terminated program cc1plus\n",
             "the compiler was killed while it compiled a.cpp.o: too little memory for 4 at once",
         ),
@@ -119,9 +124,21 @@ subprocess.CalledProcessError: Command returned non-zero exit status 1.
             "Traceback (most recent call last):\nModuleNotFoundError: No module named 'torch'\n",
             "ModuleNotFound",
         ),
+        ("ninja: error: unknown target '_C'\nTraceback:\nx.Error: y\n", "ninja: unknown target '_C'"),
         ("", "it ended without a word"),
     ],
-    ids=["compiler", "header", "assembler", "cmake", "memory", "linker", "python", "nothing"],
+    ids=[
+        "compiler",
+        "header",
+        "assembler",
+        "cmake",
+        "cmake's Python",
+        "memory",
+        "linker",
+        "python",
+        "ninja",
+        "nothing",
+    ],
 )
 def test_the_first_error_is_shown_and_not_the_last_page(output: str, error: str) -> None:
     assert first_error(output.splitlines(), 4).startswith(error)

@@ -19,6 +19,7 @@ _X86_64_V3 = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsa
 _AVX512 = ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 # What GNU as calls the same. It has no name for these levels.
 _X86_64_V3_AS = "-march=generic64+cx16+popcnt+rdtscp+ibt+avx2+bmi+bmi2+f16c+fma+lzcnt+movbe+xsave"
+_SPINLOOP_AS = f"{_X86_64_V3_AS}+mwaitx"  # it asks the processor before it waits so
 _AVX512_AS = "+avx512f+avx512bw+avx512cd+avx512dq+avx512vl"
 
 
@@ -79,7 +80,7 @@ CORES = {
             features=_X86_64_V3,
             floors={"avx": 5000, "fma": 500},
             # vLLM builds three extensions and loads the one that the processor can run.
-            assembler={"": _X86_64_V3_AS, "_C_AVX512": _X86_64_V3_AS + _AVX512_AS},
+            assembler={"": _X86_64_V3_AS, "_C_AVX512": _X86_64_V3_AS + _AVX512_AS, "spinloop": _SPINLOOP_AS},
             unchecked=("_C",),
         ),
         Core(
@@ -89,7 +90,7 @@ CORES = {
             gcc=(12, 3),
             features=(*_X86_64_V3, *_AVX512),
             floors={"avx": 5000, "fma": 500, "avx512": 2000},
-            assembler={"": _X86_64_V3_AS + _AVX512_AS},
+            assembler={"": _X86_64_V3_AS + _AVX512_AS, "spinloop": _SPINLOOP_AS + _AVX512_AS},
             unchecked=("_C",),
         ),
     )

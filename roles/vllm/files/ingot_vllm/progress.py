@@ -13,7 +13,9 @@ _STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)")
 _CMAKE = re.compile(r"^CMake Error(?: at (?P<place>\S+:\d+))?")
 _COMPILER = re.compile(r"^(?P<place>\S+?:\d+(?::\d+)?): (?:fatal )?error: (?P<what>.*)")
 _ASSEMBLER = re.compile(r"^(?P<place>\S+:\d+): Error: (?P<what>.*)")
+_NINJA = re.compile(r"^ninja: error: (?P<what>.*)")  # its closing line is "ninja: build stopped"
 _LINKER = re.compile(r"undefined reference to .*|^collect2: .*error.*|^\S*ld: (?:cannot|error).*")
+_PYTHON = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)\b.*")
 _KILLED = re.compile(
     r"(?:Killed signal terminated program|internal compiler error: Killed|Killed\b.*cc1plus)"
 )
@@ -89,11 +91,14 @@ def first_error(lines: Iterable[str], jobs: int) -> str:
         for pattern in (_COMPILER, _ASSEMBLER):
             if found := pattern.match(line):
                 return f"{found['place']}: {found['what']}"
+        if found := _NINJA.match(line):
+            return f"ninja: {found['what']}"
         if _LINKER.search(line):
             return f"{failed + ': ' if failed else ''}{line.strip()}"
         if found := _CMAKE.match(line):
-            why = next((after.strip() for after in text[number + 1 : number + 6] if after.strip()), "")
-            return f"{found['place'] or 'cmake'}: {why}"
-    python = [line for line in text if re.match(r"^(?:\w+\.)*\w*(?:Error|Exception)\b.*", line)]
+            said = [after.strip() for after in text[number + 1 : number + 30] if after.strip()]
+            raised = [after for after in said if _PYTHON.match(after)]  # by a Python that cmake asked
+            return f"{found['place'] or 'cmake'}: {' '.join([*said[:1], *raised[:1]])}"
+    python = [line for line in text if _PYTHON.match(line)]
     shown = python[-1:] or [line for line in text if line.strip()][-1:]
     return shown[0] if shown else "it ended without a word"
