@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.util
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -12,13 +12,13 @@ import sys
 import tarfile
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 from ingot_vllm import RefusedError, builder, cores, machine, patching, wheel
 from ingot_vllm.progress import Status, first_error, read_status
+from program import load
 
 ROOT = Path(__file__).parents[2]
 ROLE = ROOT / "roles/vllm"
@@ -248,9 +248,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
         pytest.skip("no g++ (files/host-packages.yml has it)")
     core = dataclasses.replace(cores.CORES["x86-64-v3"], gcc=(9,), floors={"avx": 2})
     monkeypatch.setitem(cores.CORES, "x86-64-v3", core)
-    monkeypatch.setattr(builder.importlib.metadata, "distribution", lambda _: Torch())
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Torch())
     monkeypatch.setattr(builder, "torch_root", lambda: tmp_path / "site/torch")
-    monkeypatch.setattr(builder.machine, "available_memory", lambda: 8 * GB)
+    monkeypatch.setattr(machine, "available_memory", lambda: 8 * GB)
     return Project(tmp_path)
 
 
@@ -425,7 +425,7 @@ def test_patches_of_the_sources_are_for_the_pinned_version(path: Path) -> None:
 
 
 def program(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-I", ROLE / "files/source.py", *arguments]
+    command = [sys.executable, "-I", str(ROLE / "files/source.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -435,18 +435,10 @@ def test_the_program_refuses_in_one_line(tmp_path: Path) -> None:
     assert answer.stderr.startswith("error: ") and "is damaged or no wheel" in answer.stderr
 
 
-def load_program() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("vllm_source", ROLE / "files/source.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_a_baked_node_without_a_compiler_keeps_what_it_has(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = load_program()
+    source = load(ROLE / "files/source.py")
     build = project.build()
     record = build.record({})
     config = builder.Config.read(project.root / "config.json")
@@ -467,7 +459,7 @@ def test_a_baked_node_without_a_compiler_keeps_what_it_has(
 
 
 def test_a_build_is_started_once_and_waited_for(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = load_program()
+    source = load(ROLE / "files/source.py")
     build = project.build()
     began: list[list[str]] = []
     kept: list[int] = []

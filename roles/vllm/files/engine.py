@@ -89,7 +89,8 @@ def state() -> str:
     digest = hashlib.sha256()
     for path in (Path(sys.prefix, ".ingot-lock"), site_packages() / patching.RECORD):
         digest.update(path.read_bytes() if path.exists() else b"-")
-    for name, path in sorted(set(libraries())):
+    found = {*libraries(), *((path.name, path) for path in extensions())}
+    for name, path in sorted(found):
         digest.update(f"{name} {path} {path.stat().st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
