@@ -114,7 +114,7 @@ def engine_cpus(cores: int) -> tuple[int, int]:
 
     vLLM wants one core for its scheduler, which spins while requests run (``utils/ompmultiprocessing.py``),
     and gives that up where it would be left without threads; so do we. On x86 it then takes one thread of
-    each physical core by itself.
+    each physical core by itself. Which cores these are, ``ingot.topology`` says; here they are only counted.
 
     Returns:
         (cores of the engine, cores reserved).
@@ -153,9 +153,9 @@ def standing_bytes(mode: str, memory_bytes: int, shm_bytes: int | None = None) -
     raise SizingError(f"unknown serving mode {mode!r}: expected ray_serve or vllm")
 
 
-def overhead_bytes(mode: str, memory_bytes: int, shm_bytes: int | None = None) -> int:
+def overhead_bytes(mode: str, memory_bytes: int, shm_bytes: int | None = None, engines: int = 1) -> int:
     """Memory of a serving node besides weights and KV cache."""
-    processes = WORKER_OVERHEAD + ENGINE_CORE_OVERHEAD + REPLICA_OVERHEAD
+    processes = engines * (WORKER_OVERHEAD + ENGINE_CORE_OVERHEAD) + REPLICA_OVERHEAD
     if mode == "ray_serve":
         processes += INGRESS_OVERHEAD
     return standing_bytes(mode, memory_bytes, shm_bytes) + processes
@@ -178,8 +178,9 @@ def size(
     max_model_len: int | None = None,
     max_num_seqs: int | None = None,
     kv_cache_bytes: int | None = None,
+    engines: int = 1,
 ) -> Sizing:
-    """Size one replica for one host.
+    """Size one host: for one engine, or for one on each NUMA node, with weights and a KV cache each.
 
     Args:
         host: the smallest host of the cluster, since one deployment serves all.
@@ -188,6 +189,7 @@ def size(
         eager: no torch.compile, so a shorter start.
         drain_s: time that running requests get when a node stops.
         max_model_len, max_num_seqs, kv_cache_bytes: the user's own figures, checked but not changed.
+        engines: how many share the host (data parallel). Length, requests and KV cache are each one's.
 
     Raises:
         ModelDoesNotFitError: with every figure of the sum, and what to do.
@@ -199,9 +201,9 @@ def size(
             f"{model.model_id} was trained for"
         )
     length = max_model_len or model.max_positions
-    overhead = overhead_bytes(mode, host.memory_bytes, host.shm_bytes)
+    overhead = overhead_bytes(mode, host.memory_bytes, host.shm_bytes, engines)
     per_token = model.kv_bytes_per_token
-    left = host.memory_bytes - overhead - model.weight_bytes
+    left = (host.memory_bytes - overhead) // engines - model.weight_bytes
 
     kv_minimum = _kv_for(length, per_token)
     if kv_cache_bytes is not None:
@@ -215,9 +217,9 @@ def size(
         kv_wanted = _kv_for(length, per_token) * math.ceil(MAX_NUM_SEQS / SEQUENCES_PER_FULL_LENGTH)
         kv = max(kv_minimum, min(kv_wanted, int(left * KV_SHARE)))
         kv -= kv % (BLOCK_TOKENS * per_token)
-    needed = model.weight_bytes + kv + overhead
+    needed = engines * (model.weight_bytes + kv) + overhead
     if needed > host.memory_bytes:
-        raise ModelDoesNotFitError(_does_not_fit(host, model, kv, overhead, length, mode))
+        raise ModelDoesNotFitError(_does_not_fit(host, model, kv, overhead, length, mode, engines))
 
     concurrent = kv * SEQUENCES_PER_FULL_LENGTH // (per_token * length)
     engine, reserved = engine_cpus(host.cores)
@@ -231,7 +233,9 @@ def size(
         max_num_seqs=max_num_seqs or max(1, min(MAX_NUM_SEQS, concurrent)),
         needed_bytes=needed,
         engine_bytes=needed - standing_bytes(mode, host.memory_bytes, host.shm_bytes),
-        start_timeout_s=start_timeout_s(model.weight_bytes, host.cores, eager=eager),
+        start_timeout_s=start_timeout_s(
+            engines * model.weight_bytes, max(1, host.cores // engines), eager=eager
+        ),
         stop_timeout_s=drain_s + STOP_MARGIN,
     )
 
@@ -249,19 +253,24 @@ def _gib(size: int) -> str:
     return f"{size / GIB:.2f} GiB"
 
 
-def _does_not_fit(host: Host, model: Model, kv: int, overhead: int, length: int, mode: str) -> str:
-    needed = model.weight_bytes + kv + overhead
+def _does_not_fit(
+    host: Host, model: Model, kv: int, overhead: int, length: int, mode: str, engines: int
+) -> str:
+    needed = engines * (model.weight_bytes + kv) + overhead
+    times = f"{engines} engines x " if engines > 1 else ""
     advice = [
         f"take an instance type with at least {math.ceil(needed / GIB)} GiB of memory",
         "a smaller model",
     ]
-    free = host.memory_bytes - overhead - model.weight_bytes
+    if engines > 1:
+        advice.insert(0, f"set cpu_tuning_engines to less than {engines}")
+    free = (host.memory_bytes - overhead) // engines - model.weight_bytes
     shorter = free // (model.kv_bytes_per_token * BLOCK_TOKENS) * BLOCK_TOKENS
     if 1024 <= shorter < length:
         advice.insert(0, f"set serving_max_model_len to at most {shorter}")
     return (
-        f"{model.model_id} does not fit: it needs {_gib(needed)} = {_gib(model.weight_bytes)} weights + "
-        f"{_gib(kv)} KV cache ({length} tokens) + {_gib(overhead)} overhead of {mode}, and the host has "
-        f"{_gib(host.memory_bytes)}. "
+        f"{model.model_id} does not fit: it needs {_gib(needed)} = "
+        f"{times}{_gib(model.weight_bytes)} weights + {times}{_gib(kv)} KV cache ({length} tokens) + "
+        f"{_gib(overhead)} overhead of {mode}, and the host has {_gib(host.memory_bytes)}. "
         f"What helps: {', or '.join(advice)}."
     )

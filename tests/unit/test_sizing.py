@@ -100,3 +100,26 @@ def test_unknown_dtype_and_mode_are_refused() -> None:
         sizing.dtype_bytes("int3")
     with pytest.raises(SizingError, match="unknown serving mode 'k8s'"):
         sizing.overhead_bytes("k8s", GIB)
+
+
+@pytest.mark.parametrize("mode", ["ray_serve", "vllm"])
+def test_engines_share_the_host(mode: str) -> None:
+    host = Host(cores=192, memory_bytes=384 * GIB)
+    one, two = (size(host, LLAMA_8B, mode=mode, max_model_len=8192, engines=count) for count in (1, 2))
+    assert two.needed_bytes <= host.memory_bytes
+    assert two.needed_bytes - one.needed_bytes == (
+        LLAMA_8B.weight_bytes
+        + sizing.WORKER_OVERHEAD
+        + sizing.ENGINE_CORE_OVERHEAD
+        + 2 * two.kv_cache_bytes
+        - one.kv_cache_bytes
+    )
+    assert two.start_timeout_s > one.start_timeout_s, "twice the weights come from the same disk"
+
+
+def test_two_engines_that_do_not_fit_are_refused_with_fewer_as_the_way_out() -> None:
+    with pytest.raises(ModelDoesNotFitError) as refusal:
+        size(Host(cores=64, memory_bytes=32 * GIB), LLAMA_8B, mode="vllm", max_model_len=2048, engines=2)
+    message = str(refusal.value)
+    assert "2 engines x 16.00 GiB weights + 2 engines x 0.25 GiB KV cache" in message
+    assert "set cpu_tuning_engines to less than 2" in message
