@@ -226,3 +226,42 @@ def test_the_firewall_lets_only_named_sources_in() -> None:
         "tcp dport 8000 ip saddr { 10.0.0.1, 10.1.0.0/16 } accept",
         "tcp dport 8000 counter drop",
     ]
+
+
+TUNING = {"LD_PRELOAD": "/usr/lib/ingot/preload/libtcmalloc_minimal.so.4"}
+
+
+def test_the_allocator_reaches_replicas_and_no_other_process_of_ray() -> None:
+    """What stands in Ray's unit or its files is in the environment of raylet, GCS and dashboard, too."""
+    application = serve_application(serving_tuning_environment=TUNING)["applications"][0]["args"]
+    assert TUNING.items() <= application["llm_configs"][0]["runtime_env"]["env_vars"].items()
+    for name in ("ray-head.service", "ray-worker.service"):
+        assert "LD_PRELOAD" not in unit(name)
+
+
+def test_the_allocator_reaches_the_plain_unit_and_the_user_wins() -> None:
+    plain = SERVING | {"serving_mode": "vllm", "serving_tuning_environment": TUNING}
+    text = render("serving", "sizing.conf.j2", plain)
+    assert f"LD_PRELOAD={TUNING['LD_PRELOAD']}" in options(text, "Environment")
+    text = render("serving", "sizing.conf.j2", plain | {"serving_environment": {"LD_PRELOAD": "/own.so"}})
+    assert "LD_PRELOAD=/own.so" in options(text, "Environment")
+
+
+def test_threads_of_a_nodes_replica_are_in_rays_environment_and_change_restarts_it() -> None:
+    node = RAY | {"__ray_role": "worker"}
+    bound = {"VLLM_CPU_OMP_THREADS_BIND": "0-93"}
+    text = render("ray", "ray.env.j2", node | {"ray_engine_environment": bound})
+    assert "VLLM_CPU_OMP_THREADS_BIND=0-93" in text.splitlines()
+    text = render(
+        "ray", "ray.env.j2", node | {"ray_engine_environment": bound, "ray_environment": {**bound, "A": 1}}
+    )
+    assert "A=1" in text.splitlines()
+
+
+def test_two_engines_of_a_node_are_one_server_and_each_has_half_of_the_memory() -> None:
+    plain = SERVING | {"serving_mode": "vllm", "serving_host_memory_bytes": 8 * 1024**3}
+    one = yaml.safe_load(render("serving", "vllm.yaml.j2", plain))
+    two = yaml.safe_load(render("serving", "vllm.yaml.j2", plain | {"serving_engines": 2}))
+    assert "data-parallel-size" not in one
+    assert two["data-parallel-size"] == 2
+    assert two["kv-cache-memory-bytes"] < one["kv-cache-memory-bytes"]
