@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ingot import models_cli
+from ingot import images_cli, models_cli
 from ingot.rehearsal import cli as local
 from ingot.rehearse import rehearse
 
@@ -17,4 +17,5 @@ app = typer.Typer(
 )
 app.add_typer(local.app, name="local")
 app.add_typer(models_cli.app, name="models")
+app.add_typer(images_cli.app, name="images")
 app.command("rehearse")(rehearse)

@@ -7,11 +7,12 @@ and for everything else that asks which image has which roles.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
+from ansible.module_utils.common.dict_transformations import camel_dict_to_snake_dict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ingot import preflight
@@ -155,6 +156,61 @@ def refusals(name: str, variables: Iterable[str], repository: Path = preflight.R
         *check_image(name, load(path), roles),
         *preflight.check_variables(variables, options, playbooks | PLAYBOOK_VARIABLES),
     ]
+
+
+def base_query(image: Image, image_id: str = "", *, exact: bool = True) -> dict[str, Any]:
+    """How DescribeImages is asked for the AMIs that an image may start from, as Packer asks.
+
+    Without ``exact`` by owner and name alone, to say why none of them will do.
+    """
+    filters = {"image-id": image_id} if image_id else {"name": image.base.name}
+    if exact:
+        filters |= {
+            "architecture": image.architecture,
+            "root-device-name": image.base.root_device,
+            "root-device-type": "ebs",
+            "virtualization-type": "hvm",
+        }
+    owners = [image.base.owner, "self"] if image_id else [image.base.owner]
+    return {
+        "Owners": owners,
+        "Filters": [{"Name": name, "Values": [value]} for name, value in filters.items()],
+    }
+
+
+def base_of(found: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The newest of DescribeImages' answer, which Packer takes; its fields by the names of ``check_ami``."""
+    newest = max(found, key=lambda ami: str(ami.get("CreationDate", "")), default=None)
+    return None if newest is None else dict(camel_dict_to_snake_dict(dict(newest)))  # type: ignore[no-untyped-call]
+
+
+def base_refusals(
+    name: str, image: Image, ask: Callable[..., Iterable[Mapping[str, Any]]], image_id: str = ""
+) -> tuple[dict[str, Any] | None, list[Refusal]]:
+    """The AMI that a bake of the image ``name`` would start from, and what speaks against it.
+
+    ``ask`` is DescribeImages: it takes the arguments of a query and returns the answer's ``Images``.
+    """
+    base = base_of(ask(**base_query(image, image_id))) or base_of(
+        ask(**base_query(image, image_id, exact=False))
+    )
+    if base is None:
+        return None, [
+            Refusal(
+                "no-base-image",
+                f"image {name} starts from {image_id or image.base.name} of account {image.base.owner}, and"
+                " this region has none",
+                "Set AWS_REGION to a region that has it, or correct base in packer/images.yml",
+            )
+        ]
+    own = bool(image_id)  # one's last image may be the base, too
+    return base, preflight.check_ami(
+        base,
+        architecture=image.architecture,
+        owner="" if own else image.base.owner,
+        root_device=image.base.root_device,
+        volume_gib=image.volume.size,
+    )
 
 
 def check_volume(host: str, size: int, weights: int) -> list[Refusal]:

@@ -22,6 +22,7 @@ import typer
 import yaml
 
 from ingot import iam, image_inputs, preflight, report
+from ingot import images as images_table
 from ingot.rehearsal import cli as local
 from ingot.rehearsal import mirror_content
 from ingot.rehearsal.config import Settings
@@ -32,7 +33,8 @@ ROOT = preflight.REPOSITORY
 BIN = Path(sys.executable).parent
 INVENTORY = ROOT / "inventories/rehearsal"
 EXAMPLE_SECONDS = 300
-TEMPLATE = "packer/x86.pkr.hcl"
+IMAGE = "x86"
+TEMPLATE = f"packer/{IMAGE}.pkr.hcl"
 
 
 class RehearsalError(Exception):
@@ -147,6 +149,12 @@ class Rehearsal:
         )
         found = (said.stdout or said.stderr).partition("\n")[0]
         if refusals := preflight.check_packer(found, versions["packer_minimum"]):
+            raise RehearsalError(preflight.report(refusals))
+        image = images_table.load(ROOT / "packer/images.yml").images[IMAGE]
+        _, refusals = images_table.base_refusals(
+            IMAGE, image, lambda **query: self._ask(lambda ec2: ec2.describe_images(**query)["Images"])
+        )
+        if refusals:
             raise RehearsalError(preflight.report(refusals))
         self.run("packer", "init", TEMPLATE)
         self.run("packer", "build", "-var", f"extra_tags={json.dumps({image_inputs.TAG: inputs})}", TEMPLATE)

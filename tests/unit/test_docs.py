@@ -68,7 +68,7 @@ def names_to_look_up() -> set[str]:
         for node in ast.walk(ast.parse((ROOT / "src/ingot" / file).read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
                 continue
-            first = node.args[:1] if node.func.id in ("Refusal", "_cause") else []
+            first = node.args[:1] if node.func.id in ("Refusal", "_cause", "refuse") else []
             cause = [keyword.value for keyword in node.keywords if keyword.arg == "cause"]
             names |= {item.value for item in first + cause if isinstance(item, ast.Constant)}
     return {name for name in names if isinstance(name, str)}

@@ -87,3 +87,82 @@ def test_a_volume_that_cannot_hold_the_weights_is_refused() -> None:
     assert refusal.name == "volume-too-small"
     assert "40.0 GiB of weights" in refusal.why
     assert "volume_size=56" in refusal.do
+
+
+# --- the AMI that a bake starts from ------------------------------------------------------------------------
+
+AMI = {
+    "ImageId": "ami-1",
+    "Name": "debian-13-amd64-20261101-2300",
+    "Architecture": "x86_64",
+    "State": "available",
+    "OwnerId": "136693071363",
+    "CreationDate": "2026-11-01T00:00:00.000Z",
+    "DeprecationTime": "2028-11-01T00:00:00.000Z",
+    "RootDeviceName": "/dev/xvda",
+    "RootDeviceType": "ebs",
+    "VirtualizationType": "hvm",
+    "BootMode": "uefi-preferred",
+    "EnaSupport": True,
+    "BlockDeviceMappings": [{"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 8}}],
+}
+
+
+def base(*found: dict[str, Any], image_id: str = "") -> tuple[str, list[str]]:
+    """The AMI that is taken from what EC2 has, and the names of the refusals."""
+    fields = {
+        "architecture": "Architecture",
+        "root-device-name": "RootDeviceName",
+        "root-device-type": "RootDeviceType",
+        "virtualization-type": "VirtualizationType",
+    }
+
+    def ask(**query: Any) -> list[dict[str, Any]]:
+        kept = list(found)
+        for one in query["Filters"]:
+            if one["Name"] in fields:
+                kept = [ami for ami in kept if ami[fields[one["Name"]]] in one["Values"]]
+        return kept
+
+    image = images.load(ROOT / "packer/images.yml").images["x86"]
+    chosen, refusals = images.base_refusals("x86", image, ask, image_id)
+    return (chosen or {}).get("image_id", ""), [refusal.name for refusal in refusals]
+
+
+def test_the_newest_base_is_taken() -> None:
+    newer = AMI | {"ImageId": "ami-2", "CreationDate": "2026-11-20T00:00:00.000Z"}
+    assert base(newer, AMI) == ("ami-2", [])
+
+
+def test_one_that_packer_would_not_see_is_passed_over() -> None:
+    newer = AMI | {"ImageId": "ami-2", "CreationDate": "2026-11-20T00:00:00.000Z", "Architecture": "arm64"}
+    assert base(newer, AMI) == ("ami-1", [])
+
+
+@pytest.mark.parametrize(
+    ("planted", "name"),
+    [
+        ({"Architecture": "arm64"}, "ami-architecture"),
+        ({"OwnerId": "999999999999"}, "ami-foreign-owner"),
+        ({"DeprecationTime": "2020-01-01T00:00:00.000Z"}, "ami-deprecated"),
+        ({"EnaSupport": False}, "ami-no-ena"),
+        ({"RootDeviceName": "/dev/sda1"}, "ami-root-device"),
+        ({"RootDeviceType": "instance-store"}, "ami-kind"),
+        (
+            {"BlockDeviceMappings": [{"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 500}}]},
+            "ami-root-too-large",
+        ),
+    ],
+)
+def test_a_base_with_a_defect_is_refused_by_name(planted: dict[str, Any], name: str) -> None:
+    """Where Packer would only say that it found none, this says what is wrong with the one there is."""
+    chosen, names = base(AMI | planted)
+    assert (chosen, name in names) == ("ami-1", True)
+
+
+def test_no_base_at_all_is_refused() -> None:
+    assert base() == ("", ["no-base-image"])
+
+
+def test_ones_last_image_may_be_the_base() -> None:
+    assert base(AMI | {"OwnerId": "123456789012"}, image_id="ami-1") == ("ami-1", [])

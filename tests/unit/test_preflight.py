@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -366,8 +367,15 @@ IMAGE = {
     "image_id": "ami-1",
     "name": "ingot-x86-1",
     "architecture": "x86_64",
+    "state": "available",
+    "owner_id": "123456789012",
     "creation_date": "2026-11-30T14:00:00.000Z",
     "root_device_name": "/dev/xvda",
+    "root_device_type": "ebs",
+    "virtualization_type": "hvm",
+    "boot_mode": "uefi-preferred",
+    "ena_support": True,
+    "imds_support": "v2.0",
     "block_device_mappings": [{"device_name": "/dev/xvda", "ebs": {"volume_size": 24}}],
     "tags": {"ingot:image": "x86"},
 }
@@ -416,6 +424,78 @@ def test_a_bad_launch_is_refused(variables: dict[str, Any], name: str) -> None:
 def test_a_launch_without_an_image_or_with_a_foreign_one_is_refused() -> None:
     assert launch({"none": True}) == ["no-image"]
     assert launch({"tags": {}}) == ["not-an-ingot-image"]
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ({"imds_support": None}, "ami-imdsv1"),
+        ({"ena_support": False}, "ami-no-ena"),
+        ({"state": "pending"}, "ami-not-available"),
+        ({"deprecation_time": "2026-01-01T00:00:00.000Z"}, "ami-deprecated"),
+    ],
+)
+def test_a_launch_of_an_image_with_a_defect_is_refused(image: dict[str, Any], name: str) -> None:
+    assert launch(image) == [name]
+
+
+# --- an AMI, as DescribeImages describes it -----------------------------------------------------------------
+
+WANTED: dict[str, Any] = {
+    "architecture": "x86_64",
+    "owner": "123456789012",
+    "root_device": "/dev/xvda",
+    "volume_gib": 24,
+    "imdsv2_only": True,
+    "now": datetime(2026, 11, 30, tzinfo=UTC),
+}
+
+
+@pytest.mark.parametrize(
+    ("planted", "name", "said"),
+    [
+        ({"architecture": "arm64"}, "ami-architecture", "is arm64, x86_64 is needed"),
+        ({"owner_id": "999999999999"}, "ami-foreign-owner", "belongs to 999999999999, not to 123456789012"),
+        ({"deprecation_time": "2026-11-29T00:00:00.000Z"}, "ami-deprecated", "since 2026-11-29"),
+        ({"boot_mode": "legacy-bios", "architecture": "arm64"}, "ami-boot-mode", "no arm64 instance"),
+        ({"ena_support": None}, "ami-no-ena", "has no ENA support"),
+        ({"root_device_type": "instance-store"}, "ami-kind", "is instance-store, hvm"),
+        ({"virtualization_type": "paravirtual"}, "ami-kind", "is ebs, paravirtual"),
+        ({"root_device_name": "/dev/sda1"}, "ami-root-device", "has its root on /dev/sda1"),
+        (
+            {"block_device_mappings": [{"device_name": "/dev/xvda", "ebs": {"volume_size": 30}}]},
+            "ami-root-too-large",
+            "of 30 GiB, 24 GiB are asked for",
+        ),
+        ({"imds_support": None}, "ami-imdsv1", "version 1"),
+        ({"state": "failed"}, "ami-not-available", "is failed"),
+    ],
+)
+def test_each_defect_of_an_ami_is_refused_by_name(planted: dict[str, Any], name: str, said: str) -> None:
+    assert preflight.check_ami(IMAGE, **WANTED) == []
+    wanted = WANTED | ({"architecture": "arm64"} if name == "ami-boot-mode" else {})
+    (refusal,) = preflight.check_ami(IMAGE | planted, **wanted)
+    assert refusal.name == name
+    assert refusal.why.startswith("ami-1 (ingot-x86-1) ")
+    assert said in refusal.why
+
+
+def test_what_is_no_defect_of_an_ami() -> None:
+    """Debian's x86 images boot either way, an arm64 one may say nothing, and a volume may be larger."""
+    for fine in (
+        {"boot_mode": "legacy-bios"},
+        {"boot_mode": None},
+        {"deprecation_time": "2028-01-01T00:00:00.000Z"},
+        {
+            "block_device_mappings": [
+                {"device_name": "/dev/xvda", "ebs": {"volume_size": 8}},
+                {"no_device": ""},
+            ]
+        },
+    ):
+        assert preflight.check_ami(IMAGE | fine, **WANTED) == []
+    amazon = IMAGE | {"owner_id": "137112412989", "image_owner_alias": "amazon"}
+    assert preflight.check_ami(amazon, **WANTED | {"owner": "amazon"}) == []
 
 
 def test_the_volume_must_hold_the_model_too() -> None:

@@ -1,0 +1,45 @@
+"""``ingot images``: what can be said of an image before it is baked."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ingot import images, preflight
+
+app = typer.Typer(help="The images of packer/images.yml.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """A group, so that `base` stays a word of its own."""
+
+
+@app.command()
+def base(
+    name: Annotated[str, typer.Argument(help="Image of packer/images.yml, such as x86.")],
+    base_image_id: Annotated[
+        str,
+        typer.Option(help="The AMI of `packer build -var base_image_id=…`. Empty: the newest of the table."),
+    ] = "",
+) -> None:
+    """Show the AMI that a bake would start from, and refuse one that cannot become an image."""
+    import boto3  # takes a third of a second, which other commands need not pay
+
+    repository = preflight.REPOSITORY
+    path = repository / "packer" / "images.yml"
+    refusals = images.check_catalog(path)
+    if not refusals:
+        catalog = images.load(path)
+        refusals = images.check_image(name, catalog, repository / "roles")
+    if not refusals:
+        ec2 = boto3.client("ec2")
+        chosen, refusals = images.base_refusals(
+            name, catalog.images[name], lambda **query: ec2.describe_images(**query)["Images"], base_image_id
+        )
+        if chosen:
+            typer.echo(f"{chosen['image_id']} {chosen.get('name', '')} of {chosen.get('owner_id', '')}")
+    if refusals:
+        typer.echo(preflight.report(refusals), err=True)
+        raise typer.Exit(1)
