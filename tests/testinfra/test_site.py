@@ -97,5 +97,18 @@ def test_the_key_and_the_token_are_in_no_argument_and_no_journal(host: Any) -> N
     assert found.stdout.split() == ["0", "0"]
 
 
+def test_the_engine_has_the_allocator_and_ray_has_not(host: Any) -> None:
+    """By what the processes have mapped, whatever their environment says."""
+    preload = json.loads(host.file("/etc/ingot/tuning.json").content_string)["environment"]["LD_PRELOAD"]
+    library = host.check_output("readlink -f %s", preload)
+    with host.sudo():
+        mapping = host.check_output("grep -l %s /proc/[0-9]*/maps 2>/dev/null || true", library).split()
+        users = {
+            host.file(maps.replace("/maps", "/cmdline")).content_string.split("\0")[0] for maps in mapping
+        }
+    assert any(name.startswith("VLLM::Worker") for name in users), users
+    assert not [name for name in users if "raylet" in name or "gcs_server" in name]
+
+
 def test_no_unit_failed(host: Any) -> None:
     assert host.check_output("systemctl list-units --failed --plain --no-legend") == ""

@@ -232,7 +232,7 @@ TUNING = {"LD_PRELOAD": "/usr/lib/ingot/preload/libtcmalloc_minimal.so.4"}
 
 
 def test_the_allocator_reaches_replicas_and_no_other_process_of_ray() -> None:
-    """What stands in Ray's unit or its files is in the environment of raylet, GCS and dashboard, too."""
+    """What stands in Ray's unit or its files is in the environment of every process of Ray."""
     application = serve_application(serving_tuning_environment=TUNING)["applications"][0]["args"]
     assert TUNING.items() <= application["llm_configs"][0]["runtime_env"]["env_vars"].items()
     for name in ("ray-head.service", "ray-worker.service"):
