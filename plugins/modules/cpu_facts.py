@@ -122,7 +122,7 @@ def read(root: Path, cgroup: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    module = AnsibleModule(  # type: ignore[no-untyped-call]
+    module = AnsibleModule(
         argument_spec={"cgroup": {"type": "str", "default": "system.slice"}},
         supports_check_mode=True,
     )

@@ -131,7 +131,7 @@ def check(path: Path, page_size: int, environment: Mapping[str, str] | None = No
 
 
 def main() -> None:
-    module = AnsibleModule(  # type: ignore[no-untyped-call]
+    module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
             "page_size": {"type": "int", "default": 0},

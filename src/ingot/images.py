@@ -181,7 +181,7 @@ def base_query(image: Image, image_id: str = "", *, exact: bool = True) -> dict[
 def base_of(found: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     """The newest of DescribeImages' answer, which Packer takes; its fields by the names of ``check_ami``."""
     newest = max(found, key=lambda ami: str(ami.get("CreationDate", "")), default=None)
-    return None if newest is None else dict(camel_dict_to_snake_dict(dict(newest)))  # type: ignore[no-untyped-call]
+    return None if newest is None else dict(camel_dict_to_snake_dict(dict(newest)))
 
 
 def base_refusals(

@@ -152,7 +152,7 @@ class Rehearsal:
             raise RehearsalError(preflight.report(refusals))
         image = images_table.load(ROOT / "packer/images.yml").images[IMAGE]
         _, refusals = images_table.base_refusals(
-            IMAGE, image, lambda **query: self._ask(lambda ec2: ec2.describe_images(**query)["Images"])
+            IMAGE, image, lambda **query: self.control.ec2.describe_images(**query)["Images"]
         )
         if refusals:
             raise RehearsalError(preflight.report(refusals))

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from program import load
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("preload_check", ROOT / "plugins/modules/preload_check.py")
-    assert spec and spec.loader
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
+    return load(ROOT / "plugins/modules/preload_check.py")
 
 
 def library(path: Path, source: str) -> Path:

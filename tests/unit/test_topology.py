@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import fake_sys
 import pytest
+from program import load
 
 from ingot import sizing, topology
+from ingot.filters import FILTERS
 from ingot.topology import BIND, RESERVED, TopologyError, plan
 
-ROOT = Path(__file__).parents[2]
 GIB = sizing.GIB
 
 
-def load(kind: str, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"plugins/{kind}/{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MODULE = load("modules", "cpu_facts")
+MODULE = load(Path(__file__).parents[2] / "plugins/modules/cpu_facts.py")
 
 
 def node(root: Path, architecture: str = "x86_64", **kind: Any) -> dict[str, Any]:
@@ -272,7 +263,7 @@ def test_this_very_machine_can_be_read_and_planned() -> None:
 
 
 def test_the_filter_gives_plain_values_and_hands_a_refusal_back(tmp_path: Path) -> None:
-    cpu_plan = load("filter", "ingot_topology").FilterModule().filters()["ingot_cpu_plan"]
+    cpu_plan = FILTERS["ingot_cpu_plan"]
     facts = node(tmp_path, "aarch64", cores=4)
     assert cpu_plan(facts) == {
         "refused": "",

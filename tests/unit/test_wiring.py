@@ -26,7 +26,11 @@ def wired(name: str, mode: str, tuned: dict[str, Any] | None = TUNED) -> Any:
     """A variable of the wiring, as the worker of a cluster of two sees it."""
     loader = DataLoader()
     own = {} if tuned is None else {"cpu_tuning_result": tuned}
-    facts = {"memtotal_mb": 200 * 1024, "processor_nproc": 64, "default_ipv4": {"address": "10.0.0.1"}}
+    facts: dict[str, Any] = {
+        "memtotal_mb": 200 * 1024,
+        "processor_nproc": 64,
+        "default_ipv4": {"address": "10.0.0.1"},
+    }
     hosts = {
         host: own | {"ansible_facts": facts | {"memtotal_mb": facts["memtotal_mb"] + number}}
         for number, host in enumerate(("head", "worker"))

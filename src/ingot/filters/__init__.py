@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ingot.filters import images, models, preflight, sizing
+from ingot.filters import images, models, preflight, sizing, topology
 
-FILTERS = images.FILTERS | models.FILTERS | preflight.FILTERS | sizing.FILTERS
+FILTERS = images.FILTERS | models.FILTERS | preflight.FILTERS | sizing.FILTERS | topology.FILTERS
