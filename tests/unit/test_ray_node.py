@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -179,6 +181,24 @@ def test_nobody_waits_for_a_main_process_that_has_ended(
     monkeypatch.setenv("MAINPID", "999999999")
     assert run(node, "joined", "--head", head, "--address", "10.0.0.2") == node.EX_TEMPFAIL
     assert capsys.readouterr().err == ""
+
+
+def test_a_refusal_beside_the_main_process_comes_after_its_end(
+    node: ModuleType, head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        monkeypatch.setenv("MAINPID", str(process.pid))
+        monkeypatch.setattr(node, "connect", lambda _: node.refuse("the token", "the other"))
+
+        def end() -> None:
+            process.kill()
+            process.wait()
+
+        ended = threading.Timer(0.5, end)
+        ended.start()
+        assert run(node, "joined", "--head", head, "--address", "10.0.0.1") == node.EX_CONFIG
+        assert process.returncode is not None, "it failed while the main process was running"
+        ended.join()
 
 
 def test_sessions_of_the_past_go_and_the_last_one_stays(

@@ -139,6 +139,17 @@ def joined(client: Any, address: str, timeout: float = WAIT, main: str = "") -> 
     raise SystemExit(EX_TEMPFAIL)
 
 
+def outlive(main: str, timeout: float = WAIT) -> None:
+    """Wait until ``main`` (a process id, or nothing) has ended.
+
+    systemd judges by the main process's status whether a unit is started again. Were this process, which runs
+    beside it, to fail first, the main one would be ended by a signal, and its refusal for good would be lost.
+    """
+    deadline = time.monotonic() + timeout
+    while main and Path("/proc", main).exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
 def split(arguments: list[str]) -> tuple[list[str], list[str]]:
     """Our own arguments, and the command after ``--``."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
@@ -158,10 +169,15 @@ def main() -> None:
     if options.step == "head":
         read_lock(options.lock)
         become(command)
-    wait_for_port(options.head)
-    client = connect(options.head)
+    main_process = os.environ.get("MAINPID", "")  # systemd sets it for what runs after the start
+    try:
+        wait_for_port(options.head)
+        client = connect(options.head)
+    except SystemExit:
+        outlive(main_process)
+        raise
     if options.step == "joined":
-        joined(client, options.address, main=os.environ.get("MAINPID", ""))  # set by systemd
+        joined(client, options.address, main=main_process)
         return
     lock = read_lock(options.lock)
     if options.step == "publish":
