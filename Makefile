@@ -34,9 +34,10 @@ bench-local: setup ## Measure the local EC2: launch to SSH, ten launches at once
 locks: .venv ## Make the lock files anew from files/versions.yml
 	@.venv/bin/python tools/locks.py --uv "$$(.venv/bin/python tools/venvs.py)"
 
-readmes: .venv ## Write the roles' variable tables and docs/variables.md from what they describe
+readmes: .venv ## Write what is generated: variable tables of the roles, docs/variables.md, Packer templates
 	@.venv/bin/python tools/role_readme.py
 	@.venv/bin/python tools/variables_doc.py
+	@.venv/bin/python tools/packer_templates.py
 
 clean: ## Remove the venv and tool caches of this checkout (the cache outside it stays)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .ansible

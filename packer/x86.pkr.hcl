@@ -1,5 +1,5 @@
 # Bakes the image `x86` of images.yml. Packer parses this file alone (`packer build x86.pkr.hcl`), so it shares nothing
-# with other templates but data files; only `name` below differs between images.
+# with other templates but data files. It is the text of all of them: `make readmes` writes the others from it.
 
 packer {
   required_version = ">= 1.11.0"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ingot import images
+from ingot import images, instance_types
 from ingot.preflight import GIB
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,9 +22,10 @@ def _table(path: Path, **change: Any) -> Path:
 
 
 def test_the_table_is_right() -> None:
-    catalog = images.load(ROOT / "packer/images.yml")
-    assert images.refusals("x86", []) == []
-    assert catalog.images["x86"].roles[-1] == "image_hygiene"
+    for name, image in images.load(ROOT / "packer/images.yml").images.items():
+        assert images.refusals(name, []) == []
+        assert image.roles[-1] == "image_hygiene"
+        assert instance_types.get(image.instance_type).arch == image.architecture
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,11 @@ def variables(inventory: str) -> dict[str, Any]:
     return dict(yaml.safe_load(text))
 
 
+def group_variables(inventory: str, group: str) -> dict[str, Any]:
+    text = (INVENTORIES / inventory / "group_vars" / f"{group}.yml").read_text(encoding="utf-8")
+    return dict(yaml.safe_load(text))
+
+
 def ansible_inventory(inventory: str, environment: dict[str, str]) -> dict[str, Any]:
     done = subprocess.run(
         [Path(sys.executable).with_name("ansible-inventory"), "-i", INVENTORIES / inventory, "--list"],
@@ -135,6 +140,27 @@ def test_the_rehearsal_sets_all_that_the_playbooks_read() -> None:
 def test_the_example_sets_all_that_a_static_cluster_needs() -> None:
     given = {**variables("example"), "ansible_host": "192.0.2.11"}
     assert preflight.variable_refusals(given, launching=False) == []
+
+
+def test_nodes_on_graviton_have_the_engine_that_their_image_was_baked_with() -> None:
+    """A node whose inventory says otherwise would not be taken for one of the image's."""
+    images = yaml.safe_load((ROOT / "packer/images.yml").read_text())["images"]
+    for name in ("graviton3", "graviton4"):
+        assert images[name]["groups"] == ["graviton", name]
+        for group in images[name]["groups"]:
+            baked = group_variables("image", group)
+            assert baked
+            for inventory in ("aws", "rehearsal", "example"):
+                given = group_variables(inventory, group)
+                assert {key: given.get(key) for key in baked} == baked, f"{inventory}: {group}"
+
+
+def test_a_node_of_a_graviton_image_is_in_both_its_groups() -> None:
+    for inventory in ("aws", "rehearsal"):
+        text = (INVENTORIES / inventory / "aws_ec2.yml").read_text()
+        assert "graviton: ec2_tags['ingot:image'] in ['graviton3', 'graviton4']" in text
+    found = ansible_inventory("example", {})
+    assert sorted(found["graviton"]["children"]) == ["graviton3", "graviton4"]
 
 
 def test_the_rehearsal_finds_its_nodes_as_aws_does() -> None:

@@ -1,4 +1,7 @@
-"""The x86 template as Packer itself sees it: it stands alone, and refuses what cannot work at once."""
+"""The templates as Packer itself sees them: each stands alone, and refuses what cannot work at once.
+
+They are one text with different names (tools/packer_templates.py), so refusals are tried on that of x86.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import packer_templates
+
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(
     os.environ.get("INGOT_CACHE")
@@ -18,6 +23,7 @@ CACHE = Path(
 )
 PACKER = CACHE / "packer/bin/packer"
 TEMPLATE = "packer/x86.pkr.hcl"
+IMAGES = sorted(yaml.safe_load((ROOT / "packer/images.yml").read_text())["images"])
 
 pytestmark = pytest.mark.skipif(not PACKER.exists(), reason="Packer is not in the cache yet: `make packer`")
 
@@ -85,9 +91,11 @@ def _flags(variables: dict[str, str]) -> list[str]:
     return [flag for name, value in variables.items() for flag in ("-var", f"{name}={value}")]
 
 
-@pytest.mark.parametrize(("cwd", "template"), [(ROOT, TEMPLATE), (ROOT / "packer", "x86.pkr.hcl")])
-def test_the_template_stands_alone_from_either_folder(cwd: Path, template: str) -> None:
-    said = _packer("validate", template, cwd=cwd, plugins=CACHE / "packer/plugins")
+@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("folder", ["", "packer"])
+def test_the_template_stands_alone_from_either_folder(folder: str, name: str) -> None:
+    template = f"{name}.pkr.hcl" if folder else f"packer/{name}.pkr.hcl"
+    said = _packer("validate", template, cwd=ROOT / folder, plugins=CACHE / "packer/plugins")
     assert said == "0: The configuration is valid."
 
 
@@ -146,6 +154,16 @@ def test_what_cannot_work_is_refused_by_name(
 )
 def test_what_can_work_is_not_refused(variables_only: Path, variables: dict[str, str]) -> None:
     assert _value(variables_only, "${local.name}", *_flags(variables)) == "x86"
+
+
+def test_a_graviton_template_refuses_a_builder_of_another_architecture(variables_only: Path) -> None:
+    packer = variables_only / "packer"
+    (packer / "graviton3.pkr.hcl").write_text(
+        packer_templates.text_of("graviton3", (packer / "x86.pkr.hcl").read_text())
+    )
+    said = _packer("validate", "-var", "instance_type=m7i.xlarge", "graviton3.pkr.hcl", cwd=packer)
+    assert said.startswith("1: ")
+    assert "instance type m7i.xlarge is x86_64, but the image graviton3 is arm64" in said
 
 
 def test_an_unknown_role_is_refused_by_name(checkout: Path) -> None:
@@ -217,6 +235,5 @@ def test_every_variable_is_described_and_every_message_is_a_sentence() -> None:
 
 
 def test_the_table_has_a_template_for_each_image() -> None:
-    images = yaml.safe_load((ROOT / "packer/images.yml").read_text())["images"]
     templates = {path.name.removesuffix(".pkr.hcl") for path in (ROOT / "packer").glob("*.pkr.hcl")}
-    assert templates == set(images)
+    assert templates == set(IMAGES)

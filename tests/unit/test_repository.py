@@ -51,7 +51,10 @@ def test_a_lock_of_two_minds_is_found(tmp_path: Path) -> None:
     assert "ansible is locked as 12.3.0 and 14.5.0" in finding
 
 
-@pytest.mark.parametrize("tool", ["tools/role_readme.py", "tools/variables_doc.py"])
+GENERATORS = ["tools/role_readme.py", "tools/variables_doc.py", "tools/packer_templates.py"]
+
+
+@pytest.mark.parametrize("tool", GENERATORS)
 def test_what_is_generated_is_up_to_date(tool: str) -> None:
     command = [sys.executable, tool, "--check"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
