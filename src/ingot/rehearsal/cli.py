@@ -15,14 +15,16 @@ from rich.console import Console
 
 from ingot import report
 from ingot.rehearsal.api.keys import KeyStore
-from ingot.rehearsal.base import BaseError
+from ingot.rehearsal.binfmt import BinfmtError
 from ingot.rehearsal.cgroups import CgroupError
 from ingot.rehearsal.config import Settings, SettingsError
 from ingot.rehearsal.control import Control, ControlError, settings_of_running
+from ingot.rehearsal.emulation import EmulationError
 from ingot.rehearsal.host import HostRefused
 from ingot.rehearsal.mirror_content import MirrorError, ensure
 from ingot.rehearsal.network import NetworkError
 from ingot.rehearsal.places import GIB
+from ingot.rehearsal.trees import TreeError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,7 +34,17 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Instance = Annotated[str, typer.Argument(help="Instance id or Name tag.")]
-EXPECTED = (BaseError, CgroupError, ControlError, HostRefused, MirrorError, NetworkError, SettingsError)
+EXPECTED = (
+    BinfmtError,
+    CgroupError,
+    ControlError,
+    EmulationError,
+    HostRefused,
+    MirrorError,
+    NetworkError,
+    SettingsError,
+    TreeError,
+)
 
 
 def _says_errors(function: Callable[P, R]) -> Callable[P, R]:
@@ -66,10 +78,17 @@ def _control() -> Control:
 
 @app.command()
 @_says_errors
-def up() -> None:
+def up(
+    arm64: Annotated[
+        bool, typer.Option("--arm64", help="Make what machines for arm64 need now, not at the first launch.")
+    ] = False,
+) -> None:
     """Start the local region, and again the machines that ran when it was last ended."""
     control = Control(Settings.from_environment(), _timed)
-    if not control.up():
+    fresh = control.up()
+    if arm64:
+        control.make_ready("arm64")
+    if not fresh:
         out.print(f"The local region {control.settings.name!r} is up already.")
         return
     out.print(
@@ -207,6 +226,8 @@ def status() -> None:
     ]
     for line in report.table(("name", "instance", "type", "state", "address", "image"), rows):
         out.print(line, markup=False)
+    for line in emulated(settings):
+        out.print(line, markup=False)
     images = control.ec2.describe_images(Owners=["self"])["Images"]
     for image in sorted(images, key=lambda image: str(image["CreationDate"])):
         out.print(f"{image['ImageId']}  {image['Name']}  {image['CreationDate']}", markup=False)
@@ -276,6 +297,12 @@ def forwards(control: Control) -> list[tuple[str, str]]:
             local = words[1].removeprefix("TCP-LISTEN:").partition(",")[0]
             found.add((local, words[2].rpartition("TCP\\:")[2].replace("\\", "")))
     return sorted(found)
+
+
+def emulated(settings: Settings) -> list[str]:
+    """Which machines are emulated, and as what: it may be another core than their type has."""
+    cores = sorted((settings.runtime / "machines").glob("*/hypervisor/core"))
+    return [f"{core.parent.parent.name} is emulated: {core.read_text().strip()}" for core in cores]
 
 
 def _host_gib() -> float:

@@ -25,6 +25,7 @@ from ingot.rehearsal import base, host
 from ingot.rehearsal.cgroups import RegionGroups
 from ingot.rehearsal.client import ec2_client
 from ingot.rehearsal.config import Settings
+from ingot.rehearsal.emulation import Emulation, foreign
 from ingot.rehearsal.layers import remove_tree
 from ingot.rehearsal.network import Network
 from ingot.rehearsal.places import CHECKOUT
@@ -51,6 +52,7 @@ class Control:
         self.settings = settings
         self.groups = RegionGroups(settings.cgroup)
         self.network = Network(settings)
+        self.emulation = Emulation(settings, wrap=self.command)
         self._step = step or (lambda _: contextlib.nullcontext())
         self._ready = settings.runtime / "daemon.ready"
 
@@ -74,7 +76,7 @@ class Control:
 
         Raises:
             HostRefused: this host cannot hold one; nothing was created.
-            ControlError, BaseError, NetworkError, CgroupError: a step failed; all was removed again.
+            ControlError, TreeError, NetworkError, CgroupError: a step failed; all was removed again.
         """
         with self._alone():
             if self.is_up():
@@ -87,6 +89,16 @@ class Control:
                 self._sweep()
                 raise
             return True
+
+    def make_ready(self, architecture: str) -> None:
+        """Make now what the first machine of this architecture would wait for.
+
+        Raises:
+            BinfmtError, EmulationError, TreeError: it cannot be made.
+        """
+        self.require_up()
+        if foreign(architecture):
+            self.emulation.make_base(self._step)
 
     def down(self, *, purge: bool = False) -> bool:
         """End the region and remove all it has outside of its state (and that too, to ``purge``).
@@ -230,6 +242,7 @@ class Control:
 
     def _sweep(self) -> None:
         self.groups.destroy()
+        self.emulation.end()
         self.network.down()
         remove_tree(self.settings.runtime)
 

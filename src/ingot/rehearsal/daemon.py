@@ -60,18 +60,21 @@ def serve(settings: Settings) -> None:
 
     from ingot.rehearsal.api import service as api
     from ingot.rehearsal.api.region import Scale
+    from ingot.rehearsal.control import Control
+    from ingot.rehearsal.emulation import Emulation
     from ingot.rehearsal.machines import NspawnHost
 
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
 
-    host = NspawnHost(settings)
+    # What it builds reaches the archive as commands in the region do.
+    host = NspawnHost(settings, emulation=Emulation(settings, wrap=Control(settings).command))
     service = api.build(
         host,
         state=settings.state,
         mirror=settings.mirror,
-        bases=base.installed(settings),
+        bases=base.offered(settings),
         scale=Scale(vcpus=settings.cpu_scale, memory=settings.memory_scale),
         region_name=settings.region,
     )

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,15 +25,18 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from ingot.rehearsal.binfmt import BinfmtError
 from ingot.rehearsal.cgroups import Group, Limits, RegionGroups
 from ingot.rehearsal.config import Settings
+from ingot.rehearsal.emulation import Core, Emulation, EmulationError, foreign
 from ingot.rehearsal.layers import LayerStore, link_layers, remove_tree, write_atomically
 from ingot.rehearsal.model import Machine, MachineError, MachineState, NoCapacity
 from ingot.rehearsal.network import Network, link_name
 from ingot.rehearsal.places import GIB
+from ingot.rehearsal.trees import TreeError
 from ingot.rehearsal.waiting import wait_for
 
-BOOT_TIMEOUT = 60.0  # until the machine's init runs; its own start-up is not waited for
+BOOT_TIMEOUT = 120.0  # until the machine's init runs; its own start-up is not waited for
 STOP_TIMEOUT = 90.0  # then the plug is pulled, as EC2 does
 CONSOLE_BYTES = 64 << 10
 LEAST_FREE_DISK = 2 * GIB
@@ -73,9 +77,12 @@ class _Live:
 class NspawnHost:
     """``model.MachineHost`` with systemd-nspawn. Lives in the daemon, inside the region's netns."""
 
-    def __init__(self, settings: Settings, network: Network | None = None) -> None:
+    def __init__(
+        self, settings: Settings, network: Network | None = None, emulation: Emulation | None = None
+    ) -> None:
         self.settings = settings
         self.network = network or Network(settings)
+        self.emulation = emulation or Emulation(settings)
         self._groups = RegionGroups(settings.cgroup)
         self._layers = LayerStore(settings.snapshots)
         self._machines: dict[str, _Live] = {}
@@ -124,9 +131,8 @@ class NspawnHost:
 
     def launch(self, machine: Machine) -> None:
         live = _Live(_Record(machine=machine, layers=machine.layers), MachineState.PENDING)
-        missing = [str(layer) for layer in machine.layers if not layer.is_dir()]
-        if missing:
-            raise MachineError(f"{machine.instance_id}: its image's layer {missing[0]} is gone")
+        if foreign(machine.architecture) and (why := self.emulation.check()):
+            raise NoCapacity(why)
         with live.lock:
             with self._lock:
                 if machine.instance_id in self._machines:
@@ -234,10 +240,13 @@ class NspawnHost:
             for name in ("root", "cgroup", "hypervisor"):
                 (run / name).mkdir(parents=True)
             (self._state(machine) / "work").mkdir(exist_ok=True)
+            core = self._emulate(live) if foreign(machine.architecture) else None
+            if missing := [str(layer) for layer in live.record.layers if not layer.is_dir()]:
+                raise MachineError(f"{machine.instance_id}: its image's layer {missing[0]} is gone")
             lower = link_layers(live.record.layers, run / "layers")
             cores = self._choose_cores(machine)
             group.create(Limits(machine.memory_bytes, machine.vcpus, cores))
-            self._dress(live, cores)
+            self._dress(live, cores, core)
             self.network.register(machine)
             environ = {
                 "PATH": os.environ["PATH"],
@@ -252,10 +261,12 @@ class NspawnHost:
             }
             # Debian's sizes, of this machine's memory: systemd would take half of the host's
             half = f"mode=1777,size={machine.memory_bytes // 2}"
-            temporary = [f"--tmpfs=/dev/shm:{half}", f"--tmpfs=/tmp:{half}"]
+            options = [*_NSPAWN_OPTIONS, f"--tmpfs=/dev/shm:{half}", f"--tmpfs=/tmp:{half}"]
+            if core:
+                options.append(f"--setenv=QEMU_CPU={core.emulated}")
             with self._console(live).open("ab") as console:
                 live.process = subprocess.Popen(
-                    [*_UNSHARE, str(_HERE / "launch.sh"), *_NSPAWN_OPTIONS, *temporary],
+                    [*_UNSHARE, str(_HERE / "launch.sh"), *options],
                     stdin=subprocess.DEVNULL,
                     stdout=console,
                     stderr=subprocess.STDOUT,
@@ -366,16 +377,39 @@ class NspawnHost:
                     )
         return tuple(sorted(sorted(available, key=lambda core: load[core])[:count]))
 
+    def _emulate(self, live: _Live) -> Core:
+        """What a machine of another architecture takes; its console says what takes long."""
+
+        @contextmanager
+        def step(what: str) -> Iterator[None]:
+            with self._console(live).open("a") as console:
+                console.write(f"local EC2: {what}\n")
+            started = time.monotonic()
+            yield
+            with self._console(live).open("a") as console:
+                console.write(f"local EC2: done after {time.monotonic() - started:.0f} s\n")
+
+        try:
+            return self.emulation.prepare(live.record.machine, step)
+        except (BinfmtError, EmulationError, TreeError) as error:
+            raise MachineError(f"{live.record.machine.instance_id} did not start: {error}") from error
+
     # What the machine sees of its hardware
 
-    def _dress(self, live: _Live, cores: tuple[int, ...] | None) -> None:
-        hypervisor = self._run(live.record.machine) / "hypervisor"
+    def _dress(self, live: _Live, cores: tuple[int, ...] | None, core: Core | None) -> None:
+        machine = live.record.machine
+        hypervisor = self._run(machine) / "hypervisor"
         # cloud-init takes a machine for an EC2 instance by these three letters
-        (hypervisor / "uuid").write_text(
-            f"ec2{live.record.machine.instance_id[-5:]}-0000-4000-8000-000000000000\n"
-        )
+        (hypervisor / "uuid").write_text(f"ec2{machine.instance_id[-5:]}-0000-4000-8000-000000000000\n")
         shutil.copy(_HERE / "boot.sh", hypervisor / "boot")
-        if cores is not None:
+        if core:  # qemu itself answers for /proc/cpuinfo
+            (hypervisor / "core").write_text(f"{core}\n")
+            address = f"{machine.private_ip}/{machine.prefix_length}"
+            # Its network services cannot speak to the kernel: boot.sh sets the one address that it has
+            (hypervisor / "address").write_text(
+                f"{address} {self.settings.gateway} {self.settings.dns_address}\n"
+            )
+        elif cores is not None:
             (hypervisor / "cpuinfo").write_text(_cpuinfo(len(cores)))
         self._write_meminfo(live)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.rehearsal import base, machines
+from ingot.rehearsal import base, machines, trees
 from ingot.rehearsal.cgroups import CgroupError, Group, Hierarchies, Limits
 from ingot.rehearsal.config import Settings, SettingsError
 
@@ -92,16 +92,16 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def test_without_the_keyring_there_is_no_base(settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(base.BaseError, match="apt-get install debian-archive-keyring"):
+    with pytest.raises(trees.TreeError, match="apt-get install debian-archive-keyring"):
         base.ensure(settings, keyring=tmp_path / "missing.gpg")
-    assert base.installed(settings) == []
+    assert base.find(settings, "x86_64") is None
 
 
 def test_a_failed_bootstrap_says_why_and_leaves_no_tree(settings: Settings, tmp_path: Path) -> None:
     keyring = tmp_path / "keyring.gpg"
     keyring.touch()
     defect = ["sh", "-c", "echo I: fine; echo 'E: mirror is down' ; echo I: more; exit 25"]
-    with pytest.raises(base.BaseError, match=r"E: mirror is down .*\.log"):
+    with pytest.raises(trees.TreeError, match=r"E: mirror is down .*\.log"):
         base.ensure(settings, keyring=keyring, wrap=lambda _: defect)
     assert [path for path in settings.bases.iterdir() if path.is_dir()] == []
 
@@ -112,8 +112,21 @@ def test_a_build_that_was_killed_is_swept(settings: Settings, tmp_path: Path) ->
     (settings.bases / "building-old/tree/etc").mkdir(parents=True)
     made = base.ensure(settings, keyring=keyring, wrap=lambda _: ["true"])
     assert [path.name for path in settings.bases.iterdir() if path.is_dir()] == [made.key]
-    assert base.installed(settings) == [made]
+    assert base.find(settings, "x86_64") == made
     assert made.ami_name.startswith("debian-13-amd64-")
+
+
+def test_a_base_is_offered_before_it_is_made(settings: Settings, tmp_path: Path) -> None:
+    """Its AMI can be found and launched: what is for arm64 is made then."""
+    keyring = tmp_path / "keyring.gpg"
+    keyring.touch()
+    amd64, arm64 = base.offered(settings)
+    assert (amd64.ami_name[:15], arm64.architecture) == ("debian-13-amd64", "arm64")
+    assert arm64.ami_name.startswith("debian-13-arm64-")
+    assert not arm64.tree.exists()
+    made = base.ensure(settings, "arm64", keyring=keyring, wrap=lambda _: ["true"])
+    assert made.tree == arm64.tree
+    assert base.offered(settings)[1] == made
 
 
 def test_the_key_follows_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
