@@ -130,6 +130,18 @@ def checks() -> list[Check]:
             )
             for name in scenarios()
         ),
+        *(
+            # Emulated: the roles' branches for arm64.
+            Check(
+                f"molecule {name}, arm64",
+                "molecule",
+                tool("molecule", "test", "-s", name),
+                limit=40,
+                env={"INGOT_MOLECULE_ARCHITECTURE": "arm64"},
+                long=True,
+            )
+            for name in ("base", "kernel")
+        ),
         Check(
             "local EC2 tests, long", "local", tool("pytest", "tests/rehearsal", "-m", "long"), 60, long=True
         ),

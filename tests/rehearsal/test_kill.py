@@ -6,6 +6,7 @@ kills itself before the n-th call of a function. The others kill what a whole re
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,9 +18,11 @@ from typing import Any
 import pytest
 from local_region import LocalRegion, eventually, leftovers, sysctls
 
+from ingot.rehearsal import binfmt, emulation
+
 # Kills itself before the given call of the given function while it does what `ingot local up` or `down` do.
 DRIVER = """
-import importlib, os, signal, sys
+import importlib, operator, os, signal, sys
 from ingot.rehearsal.config import Settings
 from ingot.rehearsal.control import Control
 
@@ -36,7 +39,7 @@ def counted(*args, **kwargs):
     return original(*args, **kwargs)
 
 setattr(holder, function, counted)
-getattr(Control(Settings.from_environment()), action)()
+operator.attrgetter(action)(Control(Settings.from_environment()))()
 """
 IN_UP = {
     "before the host's settings are written down": ("network", "HostRegistry", "_write", 1),
@@ -50,6 +53,12 @@ IN_DOWN = {
     "before processes are killed": ("cgroups", "RegionGroups", "destroy", 1),
     "before the network goes": ("network", "Network", "down", 1),
     "before the host's settings are put back": ("network", "HostRegistry", "release", 1),
+}
+
+
+IN_EMULATION = {
+    "before the kernel's list is mounted": ("binfmt", "", "_run", 1),
+    "before qemu is in it": ("binfmt", "", "_register", 1),
 }
 
 
@@ -120,6 +129,48 @@ def test_down_after_everything_is_killed(
             continue  # a process that the one before took with it
     region.control.down()
     assert leftovers(region.settings, sysctls_before) == []
+
+
+@pytest.fixture
+def interpreter_of_another(region: LocalRegion) -> Iterator[str]:
+    """An entry in the kernel's list for a format of nobody's, that was there before the region."""
+    mounted = (binfmt.MOUNT / "register").exists()
+    if not mounted:
+        subprocess.run(["mount", "-t", "binfmt_misc", "binfmt_misc", binfmt.MOUNT], check=True)
+    (binfmt.MOUNT / "register").write_text(":ingot-test-other:M::INGOTTEST::/bin/true:")
+    yield "ingot-test-other"
+    (binfmt.MOUNT / "ingot-test-other").write_text("-1")
+    if not mounted:
+        subprocess.run(["umount", binfmt.MOUNT], check=True)
+
+
+@pytest.mark.parametrize("point", IN_EMULATION)
+def test_emulation_is_killed_while_it_starts(
+    region: LocalRegion, sysctls_before: dict[str, str], point: str
+) -> None:
+    region.control.up()
+    emulation.ensure_emulator(region.settings)
+    if point == "before the kernel's list is mounted" and (binfmt.MOUNT / "register").exists():
+        return  # the host has it mounted for good
+    _killed(region, "emulation.start", IN_EMULATION[point])
+    region.control.down()
+    assert leftovers(region.settings, sysctls_before) == []
+
+
+def test_down_after_a_kill_leaves_only_what_others_told_the_kernel(
+    region: LocalRegion, interpreter_of_another: str
+) -> None:
+    before = sysctls()
+    assert interpreter_of_another in before
+    region.control.up()
+    region.control.emulation.start()
+    assert (binfmt.MOUNT / binfmt.ENTRY).exists()
+    for pid in region.control.groups.whole.pids():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    region.control.down()
+    assert leftovers(region.settings, before) == []
+    assert sysctls() == before
 
 
 def test_daemon_is_killed_during_a_launch(region: LocalRegion, sysctls_before: dict[str, str]) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ingot.rehearsal import base
+from ingot.rehearsal import base, binfmt
 from ingot.rehearsal.config import Settings
 from ingot.rehearsal.control import Control
 from ingot.rehearsal.network import SYSCTLS
@@ -71,9 +71,9 @@ class LocalRegion:
             **kwargs,
         )
 
-    def base_image(self) -> str:
+    def base_image(self, architecture: str = "amd64") -> str:
         images = self.ec2.describe_images(
-            Owners=["136693071363"], Filters=[{"Name": "name", "Values": ["debian-13-amd64-*"]}]
+            Owners=["136693071363"], Filters=[{"Name": "name", "Values": [f"debian-13-{architecture}-*"]}]
         )
         return str(images["Images"][0]["ImageId"])
 
@@ -158,6 +158,12 @@ def leftovers(settings: Settings, sysctls_before: dict[str, str]) -> list[str]:
     record = json.loads(registry.read_text()) if registry.exists() else {"regions": {}}
     if settings.name in record["regions"]:
         found.append(f"{settings.name} in {registry}")
+    emulation = settings.runtime_root / "binfmt.json"
+    emulating = json.loads(emulation.read_text())["regions"] if emulation.exists() else []
+    if settings.name in emulating:
+        found.append(f"{settings.name} in {emulation}")
+    if not emulating and (binfmt.MOUNT / binfmt.ENTRY).exists():
+        found.append(f"interpreter {binfmt.MOUNT / binfmt.ENTRY}")
     links = {link["ifname"] for link in json.loads(_said("ip", "-json", "link"))}
     expected = {f"ingot{index}" for index in record["regions"].values()}
     found += [f"link {link}" for link in links if link.startswith("ingot") and link not in expected]
@@ -168,7 +174,10 @@ def leftovers(settings: Settings, sysctls_before: dict[str, str]) -> list[str]:
 
 def sysctls() -> dict[str, str]:
     """Values of the host's settings that a region may change."""
-    return {key: Path("/proc/sys", key.replace(".", "/")).read_text().strip() for key in SYSCTLS}
+    values = {key: Path("/proc/sys", key.replace(".", "/")).read_text().strip() for key in SYSCTLS}
+    # Empty where it is not mounted
+    entries = [path for path in sorted(binfmt.MOUNT.iterdir()) if path.name != "register"]
+    return values | {path.name: path.read_text() for path in entries}
 
 
 def listening(control: Control) -> set[str]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import platform
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -28,9 +30,14 @@ _GRAVITON2 = frozenset({"t4g", "g5g", "x2gd", "i4g", "im4gn", "is4gen"})
 # What stands in for a core that qemu has not. Neoverse-N2 is of V2's architecture (Armv9.0: SVE2 at 128 bits,
 # bf16, i8mm); V3 is of a later one (Armv9.2), with vectors of the same length.
 _NEAREST = {"neoverse-v2": ("neoverse-n2",), "neoverse-v3": ("neoverse-v2", "neoverse-n2")}
-_QEMU_PACKAGE = "qemu-user"
+# One tree for this host's own processor: qemu, and compilers for arm64 that emulated machines run natively.
+_PACKAGES = ("base-files", "g++-14-aarch64-linux-gnu", "qemu-user")
 _QEMU = "usr/bin/qemu-aarch64"
-_KEEP = ("--dpkgopt=path-exclude=/*", f"--dpkgopt=path-include=/{_QEMU}")
+_COMPILER = "usr/bin/aarch64-linux-gnu-gcc-14"
+_LEAVE_OUT = ("/usr/bin/qemu-*", "/usr/bin/*-lto-dump-*", "/usr/share/*")
+# Names that the tree's programs have in them, and that an arm64 system has not.
+_OVER_THE_MACHINE = ("lib64", "usr/lib/x86_64-linux-gnu", "usr/aarch64-linux-gnu")
+_LIBRARY = Path(__file__).with_name("emulated.c")
 
 Step = Callable[[str], AbstractContextManager[None]]
 
@@ -57,13 +64,24 @@ class Core:
 
 
 class Emulator(BaseModel):
-    """qemu in the cache."""
+    """qemu in the cache, with what goes with it."""
 
     model_config = ConfigDict(frozen=True)
 
-    program: Path
+    tree: Path
+    library: Path  # for machines' init: see emulated.c
     version: str
     cores: tuple[str, ...]
+
+    @property
+    def program(self) -> Path:
+        return self.tree / _QEMU
+
+    @property
+    def mounts(self) -> dict[Path, Path]:
+        """Where a machine has this tree: its compilers run natively, with libraries where they look."""
+        inside = {part: Path("/") / part for part in _OVER_THE_MACHINE}
+        return {Path("/amd64"): self.tree} | {place: self.tree / part for part, place in inside.items()}
 
     def core(self, instance_type: str) -> Core:
         """What a machine of this type is emulated as.
@@ -81,6 +99,13 @@ class Emulator(BaseModel):
         )
 
 
+class Processor(NamedTuple):
+    """What an emulated machine runs on."""
+
+    core: Core
+    emulator: Emulator
+
+
 class Emulation:
     """What one region has for machines of another architecture than the host's."""
 
@@ -93,22 +118,23 @@ class Emulation:
         """Why this host cannot emulate, empty if it can."""
         return binfmt.check(binfmt.FILESYSTEMS.read_text())
 
-    def prepare(self, machine: Machine, step: Step = _unsaid) -> Core:
-        """Make all that this machine needs, and say which core it is.
+    def prepare(self, machine: Machine, step: Step = _unsaid) -> Processor:
+        """Make all that this machine needs, and say what it runs on.
 
         Raises:
             EmulationError, TreeError, BinfmtError: that cannot be; nothing half made stays.
         """
-        core = self.start(step).core(machine.instance_type)
+        emulator = self.start(step)
+        core = emulator.core(machine.instance_type)
         if any(layer.parent.parent == self.settings.bases and not layer.exists() for layer in machine.layers):
             self.make_base(step)
-        return core
+        return Processor(core, emulator)
 
     def start(self, step: Step = _unsaid) -> Emulator:
         """Get qemu, once, and let the kernel know it until the region ends."""
         emulator = _find(self.settings)
         if not emulator:
-            with step("get qemu for arm64 (once)"):
+            with step("get qemu and compilers for arm64 (once, a minute)"):
                 emulator = ensure_emulator(self.settings, wrap=self._wrap)
         self._interpreters.claim(self.settings.name, emulator.program)
         return emulator
@@ -156,13 +182,17 @@ def ensure_emulator(
         TreeError: it could not be had.
     """
     place = _place(settings)
+    leave_out = (f"--dpkgopt=path-exclude={pattern}" for pattern in _LEAVE_OUT)
     trees.make(
         place,
         "the tree with qemu",
-        ["--variant=extract", f"--include={_QEMU_PACKAGE}", *_KEEP],
-        finish=lambda building: (building / "emulator.json").write_text(
-            _describe(building / "tree" / _QEMU, place / "tree" / _QEMU).model_dump_json(indent=2)
-        ),
+        [
+            "--variant=extract",
+            f"--include={','.join(_PACKAGES)}",
+            *leave_out,
+            f"--dpkgopt=path-include=/{_QEMU}",
+        ],
+        finish=lambda building: _finish(building, place),
         wrap=wrap,
         keyring=keyring,
     )
@@ -170,7 +200,8 @@ def ensure_emulator(
 
 
 def _place(settings: Settings) -> Path:
-    return settings.cache / "emulator" / trees.key_of({"package": _QEMU_PACKAGE, "keep": _KEEP})
+    inputs = {"packages": _PACKAGES, "left out": _LEAVE_OUT, "library": _LIBRARY.read_text()}
+    return settings.cache / "emulator" / trees.key_of(inputs)
 
 
 def _find(settings: Settings) -> Emulator | None:
@@ -182,14 +213,22 @@ def _read(place: Path) -> Emulator:
     return Emulator.model_validate_json((place / "emulator.json").read_text())
 
 
-def _describe(program: Path, place: Path) -> Emulator:
+def _finish(building: Path, place: Path) -> None:
+    tree = building / "tree"
+    shutil.copy(_LIBRARY, tree / "tmp/emulated.c")
+    compile_ = [f"/{_COMPILER}", "-O2", "-shared", "-fPIC", "-o", "/tmp/emulated.so", "/tmp/emulated.c"]
+    _said("chroot", tree, *compile_)
+    (tree / "tmp/emulated.so").rename(building / "emulated.so")
+    version, cores = _describe(tree / _QEMU)
+    made = Emulator(tree=place / "tree", library=place / "emulated.so", version=version, cores=cores)
+    (building / "emulator.json").write_text(made.model_dump_json(indent=2))
+
+
+def _describe(program: Path) -> tuple[str, tuple[str, ...]]:
+    """Its version, and the cores it emulates."""
     version = _said(program, "--version")
     found = re.search(r"version (\S+)", version)
-    return Emulator(
-        program=place,
-        version=found[1] if found else version,
-        cores=tuple(_cores(_said(program, "-cpu", "help").splitlines())),
-    )
+    return found[1] if found else version, tuple(_cores(_said(program, "-cpu", "help").splitlines()))
 
 
 def _cores(lines: Iterable[str]) -> Iterable[str]:
@@ -197,5 +236,9 @@ def _cores(lines: Iterable[str]) -> Iterable[str]:
     return (line.strip() for line in lines if line.startswith(" ") and line.strip())
 
 
-def _said(program: Path, *arguments: str) -> str:
-    return subprocess.run([program, *arguments], capture_output=True, text=True, check=True).stdout
+def _said(*command: str | Path) -> str:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        words = " ".join(map(str, command))
+        raise EmulationError(f"`{words}` failed: {(result.stderr or result.stdout).strip()}")
+    return result.stdout

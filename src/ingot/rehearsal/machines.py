@@ -28,7 +28,7 @@ from pydantic import BaseModel
 from ingot.rehearsal.binfmt import BinfmtError
 from ingot.rehearsal.cgroups import Group, Limits, RegionGroups
 from ingot.rehearsal.config import Settings
-from ingot.rehearsal.emulation import Core, Emulation, EmulationError, foreign
+from ingot.rehearsal.emulation import Emulation, EmulationError, Processor, foreign
 from ingot.rehearsal.layers import LayerStore, link_layers, remove_tree, write_atomically
 from ingot.rehearsal.model import Machine, MachineError, MachineState, NoCapacity
 from ingot.rehearsal.network import Network, link_name
@@ -240,13 +240,13 @@ class NspawnHost:
             for name in ("root", "cgroup", "hypervisor"):
                 (run / name).mkdir(parents=True)
             (self._state(machine) / "work").mkdir(exist_ok=True)
-            core = self._emulate(live) if foreign(machine.architecture) else None
+            processor = self._emulate(live) if foreign(machine.architecture) else None
             if missing := [str(layer) for layer in live.record.layers if not layer.is_dir()]:
                 raise MachineError(f"{machine.instance_id}: its image's layer {missing[0]} is gone")
             lower = link_layers(live.record.layers, run / "layers")
             cores = self._choose_cores(machine)
             group.create(Limits(machine.memory_bytes, machine.vcpus, cores))
-            self._dress(live, cores, core)
+            self._dress(live, cores, processor)
             self.network.register(machine)
             environ = {
                 "PATH": os.environ["PATH"],
@@ -262,8 +262,10 @@ class NspawnHost:
             # Debian's sizes, of this machine's memory: systemd would take half of the host's
             half = f"mode=1777,size={machine.memory_bytes // 2}"
             options = [*_NSPAWN_OPTIONS, f"--tmpfs=/dev/shm:{half}", f"--tmpfs=/tmp:{half}"]
-            if core:
-                options.append(f"--setenv=QEMU_CPU={core.emulated}")
+            if processor:
+                options.append(f"--setenv=QEMU_CPU={processor.core.emulated}")
+                mounts = processor.emulator.mounts
+                options += [f"--bind-ro={tree}:{place}" for place, tree in mounts.items()]
             with self._console(live).open("ab") as console:
                 live.process = subprocess.Popen(
                     [*_UNSHARE, str(_HERE / "launch.sh"), *options],
@@ -377,7 +379,7 @@ class NspawnHost:
                     )
         return tuple(sorted(sorted(available, key=lambda core: load[core])[:count]))
 
-    def _emulate(self, live: _Live) -> Core:
+    def _emulate(self, live: _Live) -> Processor:
         """What a machine of another architecture takes; its console says what takes long."""
 
         @contextmanager
@@ -396,14 +398,15 @@ class NspawnHost:
 
     # What the machine sees of its hardware
 
-    def _dress(self, live: _Live, cores: tuple[int, ...] | None, core: Core | None) -> None:
+    def _dress(self, live: _Live, cores: tuple[int, ...] | None, processor: Processor | None) -> None:
         machine = live.record.machine
         hypervisor = self._run(machine) / "hypervisor"
         # cloud-init takes a machine for an EC2 instance by these three letters
         (hypervisor / "uuid").write_text(f"ec2{machine.instance_id[-5:]}-0000-4000-8000-000000000000\n")
         shutil.copy(_HERE / "boot.sh", hypervisor / "boot")
-        if core:  # qemu itself answers for /proc/cpuinfo
-            (hypervisor / "core").write_text(f"{core}\n")
+        if processor:  # qemu itself answers for /proc/cpuinfo
+            (hypervisor / "core").write_text(f"{processor.core}\n")
+            shutil.copy(processor.emulator.library, hypervisor / "emulated.so")
             address = f"{machine.private_ip}/{machine.prefix_length}"
             # Its network services cannot speak to the kernel: boot.sh sets the one address that it has
             (hypervisor / "address").write_text(

@@ -76,6 +76,7 @@ def make(
             "--mode=root",
             f"--keyring={keyring}",
             "--skip=output/dev",
+            "--skip=check/qemu",  # it looks for an emulator by the name that Debian's package gives it
             *(f"--aptopt={option}" for option in host_apt_options()),
             *options,
             SUITE,

@@ -18,7 +18,7 @@ QEMU_10 = ("cortex-a72", "max", "neoverse-n1", "neoverse-n2", "neoverse-v1")
 
 
 def _emulator(*cores: str) -> Emulator:
-    return Emulator(program=Path("/qemu-aarch64"), version="10.0.13", cores=cores or QEMU_10)
+    return Emulator(tree=Path("/t"), library=Path("/l.so"), version="10.0.13", cores=cores or QEMU_10)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,13 @@ def test_what_qemu_says_of_itself_is_understood(tmp_path: Path) -> None:
         '*) printf "Available CPUs:\\n  max\\n  neoverse-v1\\n\\n" ;; esac\n'
     )
     program.chmod(0o755)
-    assert emulation._describe(program, Path("/place")) == Emulator(
-        program=Path("/place"), version="10.0.13", cores=("max", "neoverse-v1")
-    )
+    assert emulation._describe(program) == ("10.0.13", ("max", "neoverse-v1"))
+
+
+def test_a_tree_whose_compiler_fails_is_refused_with_what_it_said(tmp_path: Path) -> None:
+    (tmp_path / "tree/tmp").mkdir(parents=True)
+    with pytest.raises(EmulationError, match=r"aarch64-linux-gnu-gcc-14.* failed: .*No such file"):
+        emulation._finish(tmp_path, tmp_path / "place")
 
 
 def test_only_other_architectures_are_emulated() -> None:
@@ -95,13 +99,13 @@ def made(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         finish(place)
         done.append(what)
 
+    def described(building: Path, place: Path) -> None:
+        made = _emulator().model_copy(update={"tree": place / "tree"})
+        (building / "emulator.json").write_text(made.model_dump_json())
+
     monkeypatch.setattr(trees, "make", make)
-    monkeypatch.setattr(
-        emulation, "_describe", lambda _, place: _emulator().model_copy(update={"program": place})
-    )
-    monkeypatch.setattr(
-        binfmt.Interpreters, "claim", lambda _, region, program: done.append(f"claim {region}")
-    )
+    monkeypatch.setattr(emulation, "_finish", described)
+    monkeypatch.setattr(binfmt.Interpreters, "claim", lambda _, region, __: done.append(f"claim {region}"))
     return done
 
 
@@ -129,12 +133,12 @@ def test_the_first_machine_has_all_made_and_the_second_finds_it(settings: Settin
         yield
 
     one = Emulation(settings)
-    assert one.prepare(_machine(settings), step) == Core("neoverse-v1", "neoverse-v1")
+    assert one.prepare(_machine(settings), step).core == Core("neoverse-v1", "neoverse-v1")
     assert [what for what in made if "claim" not in what] == ["the tree with qemu", "the trixie base tree"]
     assert "claim t" in made
     assert ["qemu" in said[0], "base tree for arm64" in said[1], len(said)] == [True, True, 2]
     made.clear()
-    assert one.prepare(_machine(settings, "c8g.large"), step).emulated == "neoverse-n2"
+    assert one.prepare(_machine(settings, "c8g.large"), step).core.emulated == "neoverse-n2"
     assert made == ["claim t"]
     assert len(said) == 2
 
