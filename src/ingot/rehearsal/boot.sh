@@ -49,6 +49,8 @@ emulated() {
 DefaultEnvironment=QEMU_CPU=$QEMU_CPU" > /run/systemd/system.conf.d/emulated.conf
     sed -i "/^QEMU_CPU=/d" /etc/environment
     echo "QEMU_CPU=$QEMU_CPU" >> /etc/environment
+    echo 'Defaults env_keep += "QEMU_CPU"' > /etc/sudoers.d/emulated  # its sessions have what sudo lets through
+    chmod 0440 /etc/sudoers.d/emulated
     for unit in systemd-networkd.service systemd-networkd.socket systemd-networkd-wait-online.service; do
         ln -sf /dev/null "/run/systemd/system/$unit"
     done

@@ -7,6 +7,7 @@ to know, it is told at boot (``boot.sh``).
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import re
 import shutil
@@ -156,6 +157,21 @@ def foreign(architecture: str, machine: str | None = None) -> bool:
     return architecture == EMULATED and (machine or platform.machine()) != "aarch64"
 
 
+def clean(upper: Path) -> None:
+    """Take out of a machine's own layer what its emulation left there: an image of it must not show that.
+
+    These are empty directories that were mounted on, and what boot.sh writes below /etc.
+    """
+    (upper / "etc/sudoers.d/emulated").unlink(missing_ok=True)
+    for part in ("amd64", *_OVER_THE_MACHINE):
+        with contextlib.suppress(OSError):  # not there, or the machine's own by now
+            (upper / part).rmdir()
+    environment = upper / "etc/environment"
+    if environment.is_file() and not environment.is_symlink():
+        lines = environment.read_text().splitlines(keepends=True)
+        environment.write_text("".join(line for line in lines if not line.startswith("QEMU_CPU=")))
+
+
 def core_of(instance_type: str) -> str:
     """The core of a Graviton type.
 
@@ -228,7 +244,9 @@ def _describe(program: Path) -> tuple[str, tuple[str, ...]]:
     """Its version, and the cores it emulates."""
     version = _said(program, "--version")
     found = re.search(r"version (\S+)", version)
-    return found[1] if found else version, tuple(_cores(_said(program, "-cpu", "help").splitlines()))
+    # qemu ends this with a status of failure
+    said = subprocess.run([program, "-cpu", "help"], capture_output=True, text=True, check=False).stdout
+    return found[1] if found else version, tuple(_cores(said.splitlines()))
 
 
 def _cores(lines: Iterable[str]) -> Iterable[str]:

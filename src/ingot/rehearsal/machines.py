@@ -28,7 +28,7 @@ from pydantic import BaseModel
 from ingot.rehearsal.binfmt import BinfmtError
 from ingot.rehearsal.cgroups import Group, Limits, RegionGroups
 from ingot.rehearsal.config import Settings
-from ingot.rehearsal.emulation import Emulation, EmulationError, Processor, foreign
+from ingot.rehearsal.emulation import Emulation, EmulationError, Processor, clean, foreign
 from ingot.rehearsal.layers import LayerStore, link_layers, remove_tree, write_atomically
 from ingot.rehearsal.model import Machine, MachineError, MachineState, NoCapacity
 from ingot.rehearsal.network import Network, link_name
@@ -313,6 +313,8 @@ class NspawnHost:
             live.process.wait()
         live.process = live.init = None
         group.remove()
+        if foreign(live.record.machine.architecture):
+            clean(self._state(live.record.machine) / "upper")
         self.network.unlink(live.record.machine)
         shutil.rmtree(self._run(live.record.machine), ignore_errors=True)
 

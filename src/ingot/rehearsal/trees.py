@@ -88,7 +88,11 @@ def make(
             raise TreeError(
                 f"mmdebstrap could not make {what}: {_first_error(log)} (status {status}; all of it: {log})"
             )
-        finish(building)
+        try:
+            finish(building)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
         building.rename(place)
 
 

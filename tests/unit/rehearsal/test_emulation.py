@@ -66,7 +66,7 @@ def test_what_qemu_says_of_itself_is_understood(tmp_path: Path) -> None:
     program.write_text(
         "#!/bin/sh\n"
         'case $1 in --version) echo "qemu-aarch64 version 10.0.13 (Debian 1:10.0.13)" ;;\n'
-        '*) printf "Available CPUs:\\n  max\\n  neoverse-v1\\n\\n" ;; esac\n'
+        '*) printf "Available CPUs:\\n  max\\n  neoverse-v1\\n\\n"; exit 1 ;; esac\n'
     )
     program.chmod(0o755)
     assert emulation._describe(program) == ("10.0.13", ("max", "neoverse-v1"))
@@ -147,6 +147,23 @@ def test_a_type_that_cannot_be_emulated_has_no_tree_made(settings: Settings, mad
     with pytest.raises(EmulationError):
         Emulation(settings).prepare(_machine(settings, "c10g.large"))
     assert "the trixie base tree" not in made
+
+
+def test_an_image_does_not_show_that_its_builder_was_emulated(tmp_path: Path) -> None:
+    (tmp_path / "amd64").mkdir()
+    (tmp_path / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "lib64/own").touch()
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/environment").write_text("LANG=C.UTF-8\nQEMU_CPU=neoverse-v1\nA=1\n")
+    (tmp_path / "etc/sudoers.d").mkdir()
+    (tmp_path / "etc/sudoers.d/emulated").touch()
+    emulation.clean(tmp_path)
+    assert list((tmp_path / "etc/sudoers.d").iterdir()) == []
+    assert (tmp_path / "etc/environment").read_text() == "LANG=C.UTF-8\nA=1\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["etc", "lib64", "usr"]
+    assert list((tmp_path / "usr/lib").iterdir()) == []
+    emulation.clean(tmp_path / "nothing there")
 
 
 def test_status_says_what_is_emulated_as_what(settings: Settings) -> None:
