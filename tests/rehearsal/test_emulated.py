@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 from collections.abc import Iterator
@@ -67,6 +68,29 @@ def test_has_its_address_and_reaches_the_archive(region: LocalRegion, machine: A
     region.answer(machine, "getent hosts deb.debian.org && sudo apt-get -qq update")
 
 
+def test_units_have_their_sandbox_and_credentials(region: LocalRegion, machine: Any) -> None:
+    sandbox = (
+        "ProtectSystem=strict",
+        "PrivateTmp=yes",
+        "PrivateNetwork=yes",
+        "LoadCredential=x:/etc/hostname",
+    )
+    options = " ".join(f"-p {setting}" for setting in sandbox)
+    look = "sh -c 'touch /etc/x 2>&1; cat $CREDENTIALS_DIRECTORY/x; ls /sys/class/net'"
+    said = region.answer(machine, f"sudo systemd-run --quiet --pipe --wait {options} {look}")
+    assert "Read-only file system" in said
+    assert "ip-172-31-" in said
+    assert "ens5" not in said
+
+
+def test_compilers_are_not_emulated(region: LocalRegion, machine: Any) -> None:
+    program = '#include <arm_sve.h>\n#include <cstdio>\nint main() { std::printf("%lu", svcntb()); }\n'
+    compiler = "/amd64/usr/bin/aarch64-linux-gnu-g++-14 -mcpu=neoverse-v1 -x c++ -o /tmp/width /tmp/width.cc"
+    source = base64.b64encode(program.encode()).decode()
+    said = region.answer(machine, f"echo {source} | base64 -d > /tmp/width.cc && {compiler} && /tmp/width")
+    assert said == "32"  # bytes: V1's vectors have 256 bits
+
+
 def test_a_type_of_another_architecture_is_refused(region: LocalRegion, image: str) -> None:
     with pytest.raises(ClientError, match="architecture 'arm64' of the specified AMI"):
         region.launch(image=image, kind="m7i.large")
@@ -88,6 +112,18 @@ def test_a_graviton4_is_the_nearest_core_that_qemu_has(region: LocalRegion, imag
     assert "neoverse-n2, the nearest to neoverse-v2" in region.cli("status").stdout
     region.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
     region.wait_state(instance, "terminated")
+
+
+def test_a_stopped_machine_shows_nothing_of_it(region: LocalRegion, machine: Any) -> None:
+    region.ec2.stop_instances(InstanceIds=[machine["InstanceId"]])
+    region.wait_state(machine, "stopped")
+    upper = region.settings.instances / machine["InstanceId"] / "upper"
+    there = {str(path.relative_to(upper)) for path in upper.rglob("*")}
+    assert "etc/machine-id" in there
+    assert not {path for path in there if "amd64" in path or "x86_64" in path or "emulated" in path}
+    assert "QEMU" not in (upper / "etc/environment").read_text()
+    region.ec2.start_instances(InstanceIds=[machine["InstanceId"]])
+    region.answer(machine, "true")
 
 
 def test_the_daemon_dies_and_the_machine_comes_back(region: LocalRegion, machine: Any) -> None:

@@ -42,7 +42,8 @@ own /sys/kernel/mm/transparent_hugepage "khugepaged"
 
 # On an emulated processor: qemu takes the core from each process's environment, units from the manager's, sessions from
 # /etc/environment. It knows of netlink only links and addresses, so the network services are left out for this boot,
-# and the one address is set here.
+# and the one address is set here. Managers of users are left out as well: systemd asks a peer for its groups until they
+# fit, and qemu does not say how many there are.
 emulated() {
     mkdir -p /run/systemd/system /run/systemd/system.conf.d /run/systemd/resolved.conf.d
     echo "[Manager]
@@ -51,7 +52,8 @@ DefaultEnvironment=QEMU_CPU=$QEMU_CPU" > /run/systemd/system.conf.d/emulated.con
     echo "QEMU_CPU=$QEMU_CPU" >> /etc/environment
     echo 'Defaults env_keep += "QEMU_CPU"' > /etc/sudoers.d/emulated  # its sessions have what sudo lets through
     chmod 0440 /etc/sudoers.d/emulated
-    for unit in systemd-networkd.service systemd-networkd.socket systemd-networkd-wait-online.service; do
+    for unit in systemd-networkd.service systemd-networkd.socket systemd-networkd-wait-online.service \
+        user@.service; do
         ln -sf /dev/null "/run/systemd/system/$unit"
     done
     read -r address gateway dns < /sys/hypervisor/address
