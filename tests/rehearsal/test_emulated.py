@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import os
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 from local_region import LocalRegion, eventually
+
+from ingot.rehearsal.machines import STOP_TIMEOUT
 
 pytestmark = pytest.mark.long  # the base tree alone takes minutes where the cache lacks it
 
@@ -76,7 +79,7 @@ def test_units_have_their_sandbox_and_credentials(region: LocalRegion, machine: 
         "LoadCredential=x:/etc/hostname",
     )
     options = " ".join(f"-p {setting}" for setting in sandbox)
-    look = "sh -c 'touch /etc/x 2>&1; cat $CREDENTIALS_DIRECTORY/x; ls /sys/class/net'"
+    look = "sh -c 'touch /etc/x 2>&1; cat $CREDENTIALS_DIRECTORY/x; ip -brief link'"
     said = region.answer(machine, f"sudo systemd-run --quiet --pipe --wait {options} {look}")
     assert "Read-only file system" in said
     assert "ip-172-31-" in said
@@ -115,8 +118,10 @@ def test_a_graviton4_is_the_nearest_core_that_qemu_has(region: LocalRegion, imag
 
 
 def test_a_stopped_machine_shows_nothing_of_it(region: LocalRegion, machine: Any) -> None:
+    started = time.monotonic()
     region.ec2.stop_instances(InstanceIds=[machine["InstanceId"]])
     region.wait_state(machine, "stopped")
+    assert time.monotonic() - started < STOP_TIMEOUT / 2  # it shut down, and was not switched off
     upper = region.settings.instances / machine["InstanceId"] / "upper"
     there = {str(path.relative_to(upper)) for path in upper.rglob("*")}
     assert "etc/machine-id" in there

@@ -25,6 +25,8 @@ from ingot.rehearsal.config import Settings
 from ingot.rehearsal.model import Machine
 
 EMULATED = "arm64"
+# What init has to see as SIGRTMIN+3 to shut down: qemu moves a program's real-time signals up by four.
+SHUTDOWN_SIGNAL = "SIGRTMIN+7"
 # The core of each generation of Graviton, by the family's digit; those of Graviton2 have others, too.
 _CORES = {"6": "neoverse-n1", "7": "neoverse-v1", "8": "neoverse-v2", "9": "neoverse-v3"}
 _GRAVITON2 = frozenset({"t4g", "g5g", "x2gd", "i4g", "im4gn", "is4gen"})

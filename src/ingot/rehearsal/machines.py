@@ -28,7 +28,7 @@ from pydantic import BaseModel
 from ingot.rehearsal.binfmt import BinfmtError
 from ingot.rehearsal.cgroups import Group, Limits, RegionGroups
 from ingot.rehearsal.config import Settings
-from ingot.rehearsal.emulation import Emulation, EmulationError, Processor, clean, foreign
+from ingot.rehearsal.emulation import SHUTDOWN_SIGNAL, Emulation, EmulationError, Processor, clean, foreign
 from ingot.rehearsal.layers import LayerStore, link_layers, remove_tree, write_atomically
 from ingot.rehearsal.model import Machine, MachineError, MachineState, NoCapacity
 from ingot.rehearsal.network import Network, link_name
@@ -264,6 +264,7 @@ class NspawnHost:
             options = [*_NSPAWN_OPTIONS, f"--tmpfs=/dev/shm:{half}", f"--tmpfs=/tmp:{half}"]
             if processor:
                 options.append(f"--setenv=QEMU_CPU={processor.core.emulated}")
+                options.append(f"--kill-signal={SHUTDOWN_SIGNAL}")
                 mounts = processor.emulator.mounts
                 options += [f"--bind-ro={tree}:{place}" for place, tree in mounts.items()]
             with self._console(live).open("ab") as console:
