@@ -8,7 +8,6 @@ Without our patch the same proof must fail. Stand-ins: torch's headers are those
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from ingot.models import sha256_of
-from ingot.rehearsal import base, mirror_content
+from ingot.rehearsal import mirror_content, trees
 from ingot.rehearsal.config import Settings
 from steps import ROOT, ToolError, cache_dir, fail, run, seconds, step, versions
 
@@ -42,20 +41,14 @@ ONEDNN = ("src/cpu/gemm/f32/ref_gemm_f32.cpp", {"sve": 100})
 def tree() -> Path:
     """A Debian tree with the cross compiler, made once for these packages."""
     with step(f"Debian {versions()['debian_version']} with {PACKAGES[2]}") as state:
-        recipe = json.dumps([base.SUITE, base.SOURCES, PACKAGES])
-        home = cache_dir() / "source-check" / hashlib.sha256(recipe.encode()).hexdigest()[:16]
-        if (home / "whole").exists():
+        home = cache_dir() / "source-check" / trees.key_of({"packages": PACKAGES})
+        if home.exists():
             state.note = "there"
-            return home / "tree"
-        shutil.rmtree(home, ignore_errors=True)
-        home.mkdir(parents=True)
-        command = ["mmdebstrap", "--variant=minbase", "--mode=root", f"--include={','.join(PACKAGES)}"]
-        command += [f"--keyring={base.KEYRING}", "--skip=output/dev"]
-        command += [f"--aptopt={option}" for option in base.host_apt_options()]
-        # In namespaces of its own, so that no mount of it outlives it.
-        unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc"]
-        run([*unshare, *command, base.SUITE, home / "tree", *base.SOURCES])
-        (home / "whole").touch()
+        options = ["--variant=minbase", f"--include={','.join(PACKAGES)}"]
+        try:
+            trees.make(home, "the tree with the cross compiler", options, finish=lambda _: None)
+        except trees.TreeError as error:
+            raise ToolError(str(error)) from error
         return home / "tree"
 
 

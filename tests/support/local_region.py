@@ -175,8 +175,8 @@ def leftovers(settings: Settings, sysctls_before: dict[str, str]) -> list[str]:
 def sysctls() -> dict[str, str]:
     """Values of the host's settings that a region may change."""
     values = {key: Path("/proc/sys", key.replace(".", "/")).read_text().strip() for key in SYSCTLS}
-    # Empty where it is not mounted
-    entries = [path for path in sorted(binfmt.MOUNT.iterdir()) if path.name != "register"]
+    # None where it is not mounted
+    entries = [path for path in sorted(binfmt.MOUNT.glob("*")) if path.name != "register"]
     return values | {path.name: path.read_text() for path in entries}
 
 
