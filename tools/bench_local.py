@@ -6,7 +6,9 @@ that is missed is said, and fails nothing.
 
 from __future__ import annotations
 
+import argparse
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -126,7 +128,10 @@ def measure() -> None:
 
 def main() -> int:
     """Bring the region up, measure inside it, purge it."""
-    if sys.argv[1:] == ["inside"]:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("where", nargs="?", choices=["inside"], help="what it calls itself with")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the region is purged however this ends
+    if parser.parse_args().where:
         try:
             measure()
         except ToolError as problem:

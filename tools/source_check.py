@@ -8,6 +8,7 @@ Without our patch the same proof must fail. Stand-ins: torch's headers are those
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import sys
@@ -167,6 +168,7 @@ def prove(sources: Sources, name: str) -> str:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     try:
         sources = Sources(tree())
         with step("vLLM's sources, patched; oneDNN; torch's headers"):

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # What the preflight wants to know of a node, one fact a line. Run by `raw`, for it must work with no Python at all.
 # Wants PORTS (what this node would listen on) and PATHS (what would not be fetched again) as assignments before it.
 echo "machine $(uname -m)"

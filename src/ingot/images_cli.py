@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -26,6 +27,7 @@ def base(
 ) -> None:
     """Show the AMI that a bake would start from, and refuse one that cannot become an image."""
     import boto3  # takes a third of a second, which other commands need not pay
+    from botocore.exceptions import BotoCoreError, ClientError
 
     repository = preflight.REPOSITORY
     path = repository / "packer" / "images.yml"
@@ -34,10 +36,18 @@ def base(
         catalog = images.load(path)
         refusals = images.check_image(name, catalog, repository / "roles")
     if not refusals:
-        ec2 = boto3.client("ec2")
-        chosen, refusals = images.base_refusals(
-            name, catalog.images[name], lambda **query: ec2.describe_images(**query)["Images"], base_image_id
-        )
+        try:
+            # boto3 itself reads AWS_DEFAULT_REGION only; everything else here takes AWS_REGION.
+            ec2 = boto3.client("ec2", region_name=os.environ.get("AWS_REGION"))
+            chosen, refusals = images.base_refusals(
+                name,
+                catalog.images[name],
+                lambda **query: ec2.describe_images(**query)["Images"],
+                base_image_id,
+            )
+        except (BotoCoreError, ClientError) as error:
+            typer.secho(f"AWS could not be asked for the AMI: {error}", fg="red", err=True)
+            raise typer.Exit(1) from error
         if chosen:
             typer.echo(f"{chosen['image_id']} {chosen.get('name', '')} of {chosen.get('owner_id', '')}")
     if refusals:

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from ingot import instance_types, models, sizing
+from ingot import instance_types, models, sizing, values
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CATALOG = REPOSITORY / "files" / "models.yml"
@@ -506,7 +506,7 @@ def check_packer(found: str, minimum: str) -> list[Refusal]:
         Refusal(
             "packer-too-old",
             f"Packer is {have}, the templates need {minimum} or newer",
-            "Install a newer one, or let `make packer` build the pinned one",
+            "Install a newer one, or let `make setup` build the pinned one",
         )
     ]
 
@@ -544,7 +544,19 @@ def variable_refusals(variables: Mapping[str, Any], *, launching: bool = True) -
         if launching or not (name.startswith("launch_") or name in ("ingot_ssh_key", "ingot_connect"))
     }
     known |= {"destroy_confirm"}  # of the command line only
-    return [*check_variables(variables, role_options(), known), *check_missing(variables, needed)]
+    return [
+        *check_variables(variables, role_options(), known),
+        *check_missing(variables, needed),
+        *check_values(variables),
+    ]
+
+
+def check_values(variables: Mapping[str, Any]) -> list[Refusal]:
+    """Every value is of its kind and within its range."""
+    return [
+        Refusal("bad-value", f"{name} is {problem}", "Correct it; docs/variables.md says what it means")
+        for name, problem in values.problems(variables).items()
+    ]
 
 
 def launch_refusals(
@@ -633,10 +645,11 @@ def cluster_refusals(variables: Mapping[str, Any], groups: Mapping[str, Sequence
     if refusals:
         return list(dict.fromkeys(refusals))  # the rest reads them
     shared = variables[nodes[0] if nodes else "localhost"]
+    key_file = Path(shared["ingot_api_key_file"])  # made, where it may be, once nothing is refused
     return [
         *check_topology(groups, image_groups, shared["cluster_name"]),
         *check_serving_mode(shared["serving_mode"]),
-        *check_api_key(Path(shared["ingot_api_key_file"])),
+        *(check_api_key(key_file) if key_file.exists() or not shared["ingot_api_key_generate"] else []),
         *check_model_id(shared["serving_model_id"], _catalog(shared)),
     ]
 

@@ -21,12 +21,14 @@ from pathlib import Path
 import typer
 import yaml
 
-from ingot import iam, image_inputs, preflight, report
+from ingot import iam, image_inputs, instance_types, preflight, report
 from ingot import images as images_table
 from ingot.rehearsal import cli as local
 from ingot.rehearsal import mirror_content
 from ingot.rehearsal.config import Settings
 from ingot.rehearsal.control import Control, settings_of_running
+from ingot.rehearsal.machines import host_memory
+from ingot.rehearsal.places import GIB
 from ingot.rehearsal.waiting import wait_for
 
 ROOT = preflight.REPOSITORY
@@ -96,6 +98,8 @@ class Rehearsal:
 
     def go(self) -> list[str]:
         """All of it; returns what to show at the end."""
+        if refusal := no_room(self.control.settings, host_memory()):
+            raise RehearsalError(refusal)
         with self.phases.phase("local region"):
             self.control.up()
         with self.phases.phase("mirror"):
@@ -221,6 +225,21 @@ class Rehearsal:
         if process.poll() is not None:
             raise RehearsalError(f"`{shlex.join(command)}` ended with status {process.returncode}")
         return port
+
+
+def no_room(settings: Settings, host_bytes: int) -> str:
+    """Why the cluster does not fit this host's memory; empty where it does."""
+    variables = yaml.safe_load((INVENTORY / "group_vars/all.yml").read_text(encoding="utf-8"))
+    kind, count = variables["launch_instance_type"], 1 + variables["launch_workers"]
+    node = instance_types.get(kind).memory_bytes * settings.memory_scale / GIB
+    room = (host_bytes - settings.host_reserve_bytes) / GIB
+    if count * node <= room:
+        return ""
+    return (
+        f"not enough memory: {count} nodes {kind} take {count * node:.1f} GiB here"
+        f" ({settings.memory_scale:.0%} of their type's), and this host has {room:.1f} GiB for machines."
+        " Use a host with 24 GiB, or set launch_workers lower in inventories/rehearsal/group_vars/all.yml"
+    )
 
 
 def examples(url: str, model: str, key_file: Path) -> dict[str, str]:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from ingot import images, instance_types
+from ingot.cli import app
 from ingot.preflight import GIB
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -167,3 +169,14 @@ def test_no_base_at_all_is_refused() -> None:
 
 def test_ones_last_image_may_be_the_base() -> None:
     assert base(AMI | {"OwnerId": "123456789012"}, image_id="ami-1") == ("ami-1", [])
+
+
+def test_aws_that_cannot_be_asked_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    result = CliRunner().invoke(app, ["images", "base", "x86"])
+    assert result.exit_code == 1
+    assert "You must specify a region" in result.output
+    assert isinstance(result.exception, SystemExit)

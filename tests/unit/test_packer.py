@@ -25,7 +25,7 @@ PACKER = CACHE / "packer/bin/packer"
 TEMPLATE = "packer/x86.pkr.hcl"
 IMAGES = sorted(yaml.safe_load((ROOT / "packer/images.yml").read_text())["images"])
 
-pytestmark = pytest.mark.skipif(not PACKER.exists(), reason="Packer is not in the cache yet: `make packer`")
+pytestmark = pytest.mark.skipif(not PACKER.exists(), reason="Packer is not in the cache yet: `make setup`")
 
 
 def _packer(*arguments: str, cwd: Path, plugins: Path | None = None, typed: str = "") -> str:

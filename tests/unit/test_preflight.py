@@ -293,6 +293,34 @@ def node(probe: str, **variables: str) -> list[str]:
     return names(preflight.node_refusals(probe, "a", {**VARIABLES, **variables}, PORTS, (3, 8), "2.19.14"))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("cluster_name", "bad name!", "match pattern"),
+        ("gateway_port", "abc", "valid integer"),
+        ("gateway_port", 99999, "less than or equal to 65535"),
+        ("gateway_port", 22, "greater than or equal to 1024"),
+        ("ingot_connect", "pubic", "'private' or 'public'"),
+        ("launch_workers", -1, "greater than or equal to 0"),
+        ("launch_volume_gib", "abc", "valid integer"),
+        ("launch_ssh_cidr", "garbage/x", "appear to be an IPv4 or IPv6 network"),
+        ("launch_client_cidr", "1.2.3.4", "1.2.3.4/32"),
+        ("launch_client_cidr", "0.0.0.0/1", "most of the world"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_by_its_name(name: str, value: object, said: str) -> None:
+    (refusal,) = preflight.check_values({name: value})
+    assert refusal.name == "bad-value"
+    assert f"{name} is {value!r}" in str(refusal)
+    assert said in str(refusal)
+
+
+def test_values_are_taken_as_the_command_line_gives_them() -> None:
+    assert (
+        preflight.check_values({"gateway_port": "8080", "launch_workers": "2", "launch_ssh_cidr": ""}) == []
+    )
+
+
 def test_a_good_node_is_let_through_also_when_its_own_units_hold_the_ports() -> None:
     assert node(PROBE) == []
 
@@ -392,6 +420,9 @@ def launch(image: dict[str, Any] | None = None, /, **variables: Any) -> list[str
         "launch_image": "x86",
         "launch_instance_type": "m7i.large",
         "launch_volume_gib": 24,
+        "launch_workers": 2,
+        "gateway_port": 8080,
+        "ingot_connect": "private",
         "launch_ssh_cidr": "203.0.113.7/32",
         "launch_client_cidr": "10.0.0.0/8",
         **variables,

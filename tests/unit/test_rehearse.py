@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from ingot import image_inputs, rehearse
+from ingot.rehearsal.config import Settings
 
 SPEC = """argument_specs:
   main:
@@ -19,6 +20,14 @@ SPEC = """argument_specs:
       vllm_key: {type: str, no_log: true}
 """
 BAKED = {"vllm_lock": "a.txt", "vllm_compiler": False, "vllm_key": "secret", "cluster_name": "x"}
+
+
+def test_a_host_too_small_for_the_cluster_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    settings = Settings(cache=tmp_path)
+    gib = 1 << 30
+    refusal = rehearse.no_room(settings, 16 * gib)
+    assert "3 nodes m7i.large take 18.0 GiB here (75% of their type's), and this host has 13.0 GiB" in refusal
+    assert rehearse.no_room(settings, 24 * gib) == ""
 
 
 def checkout(root: Path) -> Path:

@@ -353,7 +353,7 @@ class NspawnHost:
             for live in self._machines.values()
             if live.state not in (MachineState.STOPPED, MachineState.TERMINATED)
         )
-        total = _host_memory() - self.settings.host_reserve_bytes
+        total = host_memory() - self.settings.host_reserve_bytes
         if taken + machine.memory_bytes > total:
             raise NoCapacity(
                 f"{machine.instance_type} takes {machine.memory_bytes / GIB:.1f} GiB here, and of the host's "
@@ -531,7 +531,8 @@ def _affinity(pid: int) -> set[int]:
         return set()
 
 
-def _host_memory() -> int:
+def host_memory() -> int:
+    """Bytes of memory that this host has."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

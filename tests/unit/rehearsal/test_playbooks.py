@@ -108,6 +108,14 @@ def test_a_cluster_that_nobody_launched_and_a_mistyped_variable_are_refused(ec2:
     assert changes(ec2) == []
 
 
+def test_a_launch_with_a_variable_missing_asks_nobody(ec2: LocalEc2, play: Any) -> None:
+    status, said = play("example", "playbooks/launch.yml", "-e", "launch_wokers=3")
+    assert status != 0
+    assert "missing-variable" in said
+    assert "launch_workers" in said
+    assert "Find the image" not in said
+
+
 def test_a_placeholder_key_is_refused_before_any_node_is_spoken_to(
     ec2: LocalEc2, play: Any, tmp_path: Path
 ) -> None:
@@ -118,6 +126,7 @@ def test_a_placeholder_key_is_refused_before_any_node_is_spoken_to(
     assert status != 0
     assert "placeholder-api-key" in said
     assert "UNREACHABLE" not in said
+    assert not (tmp_path / "home/.config").exists(), "a refused run has made secrets"
 
 
 def test_destroy_asks_and_takes_what_is_the_clusters_only(ec2: LocalEc2, play: Any) -> None:

@@ -1,0 +1,48 @@
+"""Values of the playbooks' variables: each of its kind and within its range, whoever reads it."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
+
+WIDEST = 8  # bits of a network's prefix: a wider one is most of the world
+
+
+def _network(value: str) -> str:
+    if not value:
+        return value  # refused, with more to say, by who reads it
+    if "/" not in value:
+        raise ValueError(f"name a network, such as {value}/32")
+    network = ipaddress.ip_network(value)
+    if network.prefixlen < WIDEST:
+        raise ValueError(f"a network wider than /{WIDEST} is most of the world")
+    return value
+
+
+Network = Annotated[str, AfterValidator(_network)]
+
+
+class _Values(BaseModel):
+    """Those that a typing error turns into something which fails late, or on a node."""
+
+    cluster_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}$")] | None = None
+    gateway_port: Annotated[int, Field(ge=1024, le=65535)] | None = None
+    ingot_connect: Literal["private", "public"] | None = None
+    launch_workers: Annotated[int, Field(ge=0, le=1000)] | None = None
+    launch_volume_gib: Annotated[int, Field(ge=1, le=65536)] | None = None
+    launch_ssh_cidr: Network | None = None
+    launch_client_cidr: Network | None = None
+
+
+def problems(variables: Mapping[str, Any]) -> dict[str, str]:
+    """What is wrong with a value, by the name of its variable; empty when nothing is."""
+    given = {name: variables[name] for name in _Values.model_fields if name in variables}
+    try:
+        _Values.model_validate(given)
+    except ValidationError as error:
+        found = {str(item["loc"][0]): item["msg"].removeprefix("Value error, ") for item in error.errors()}
+        return {name: f"{given[name]!r}: {message}" for name, message in found.items()}
+    return {}
