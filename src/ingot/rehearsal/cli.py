@@ -121,6 +121,7 @@ def run(
 def shell() -> None:
     """Open a shell in the region; leave it with `exit`."""
     control = _control()
+    control.require_up()
     err.print(
         f"In the local region {control.settings.name!r}: {control.settings.endpoint_url}. Leave with `exit`."
     )
