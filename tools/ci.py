@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import os
 import shlex
 import signal
@@ -23,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from steps import ROOT, seconds, tracked
+from steps import ROOT, cache_dir, seconds, tracked
 
 BIN = ROOT / ".venv/bin"
 REGION = "ci"
@@ -208,6 +209,18 @@ class Runner:
             failed = not passed
 
 
+def claim_region(path: Path) -> bool:
+    """Whether no other run of this tool is under way; claimed until this process ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return False
+    return True
+
+
 def purge(name: str) -> Check:
     """End the region with all that is in it."""
     return Check(name, "purge", tool("ingot", "local", "down", "--purge"))
@@ -266,6 +279,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, runner.on_signal)
     needs_region = any(check.group not in NO_MACHINES for check in chosen)
+    if needs_region and not claim_region(cache_dir() / f"{REGION}.lock"):
+        print(
+            f"another run of this tool uses the region {REGION} and would lose its machines: wait for its end"
+        )
+        return 1
     if needs_region:
         # Before the first check that needs it, should an earlier run have been killed.
         first = next(i for i, check in enumerate(chosen) if check.group not in NO_MACHINES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -203,6 +204,14 @@ def test_the_report_has_commit_results_and_times(tmp_path: Path, monkeypatch: py
     text = (tmp_path / "report.md").read_text()
     assert "| one | passed | 1 min 01 s |" in text
     assert "- Result: 1 passed, 0 failed in 1 min 15 s" in text
+
+
+def test_two_runs_do_not_share_the_region(tmp_path: Path) -> None:
+    """The second would purge the first one's machines."""
+    with (tmp_path / "ci.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert not ci.claim_region(tmp_path / "ci.lock")
+    assert ci.claim_region(tmp_path / "ci.lock")
 
 
 def test_the_cheapest_checks_come_first() -> None:
