@@ -65,9 +65,12 @@ def report(refusals: Iterable[Refusal]) -> str:
 
 
 def check_topology(
-    groups: Mapping[str, Sequence[str]], image_groups: Iterable[str], cluster: str
+    groups: Mapping[str, Sequence[str]], images: Mapping[str, Sequence[str]], cluster: str
 ) -> list[Refusal]:
-    """One head, the head is the gateway, and every node says which image it was made from."""
+    """One head, the head is the gateway, and every node says which image it was made from.
+
+    ``images`` has each image's groups: a node is in all groups of one image, and of no other.
+    """
     heads = list(groups.get("ray_head", []))
     workers = list(groups.get("ray_worker", []))
     if not heads and not workers:
@@ -113,16 +116,29 @@ def check_topology(
                 "Make `gateway` a group whose only child is ray_head, as inventories/example does",
             )
         )
-    known = sorted(image_groups)
-    placed = {host for group in known for host in groups.get(group, [])}
-    for host in sorted({*heads, *workers} - placed):
-        refusals.append(
-            Refusal(
-                "no-image-group",
-                f"{host} is in none of the image groups ({', '.join(known)})",
-                "Tag the instance ingot:image=<image>, or put the host into that group in a static inventory",
+    for host in sorted({*heads, *workers}):
+        made_from = [
+            name
+            for name, wanted in sorted(images.items())
+            if all(host in groups.get(group, []) for group in wanted)
+        ]
+        if not made_from:
+            choices = "; ".join(f"{name}: {', '.join(wanted)}" for name, wanted in sorted(images.items()))
+            refusals.append(
+                Refusal(
+                    "no-image-group",
+                    f"{host} is not in all groups of any image ({choices})",
+                    "Tag the instance ingot:image=<image>, or, in a static inventory, put the host into them",
+                )
             )
-        )
+        if len(made_from) > 1:
+            refusals.append(
+                Refusal(
+                    "two-images",
+                    f"{host} is in the groups of {' and '.join(made_from)}",
+                    "Leave it in those of the image that it was launched from",
+                )
+            )
     return refusals
 
 
@@ -637,7 +653,7 @@ def cluster_refusals(variables: Mapping[str, Any], groups: Mapping[str, Sequence
 
     ``variables`` maps each host of the inventory to its variables.
     """
-    image_groups = {group for image in _images().values() for group in image["groups"]}
+    images = {name: image["groups"] for name, image in _images().items()}
     nodes = sorted({*groups.get("ray_head", []), *groups.get("ray_worker", [])})
     refusals: list[Refusal] = []
     for host in nodes or ["localhost"]:
@@ -647,7 +663,7 @@ def cluster_refusals(variables: Mapping[str, Any], groups: Mapping[str, Sequence
     shared = variables[nodes[0] if nodes else "localhost"]
     key_file = Path(shared["ingot_api_key_file"])  # made, where it may be, once nothing is refused
     return [
-        *check_topology(groups, image_groups, shared["cluster_name"]),
+        *check_topology(groups, images, shared["cluster_name"]),
         *check_serving_mode(shared["serving_mode"]),
         *(check_api_key(key_file) if key_file.exists() or not shared["ingot_api_key_generate"] else []),
         *check_model_id(shared["serving_model_id"], _catalog(shared)),

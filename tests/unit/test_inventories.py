@@ -108,7 +108,7 @@ def test_the_running_nodes_of_one_cluster_are_found_in_their_groups(
     assert found["ray_head"]["hosts"] == found["gateway"]["hosts"]
     assert set(found["x86"]["hosts"]) == set(hosts)
     groups = {name: group.get("hosts", []) for name, group in found.items() if name != "_meta"}
-    assert preflight.check_topology(groups, ["x86"], "ingot") == []
+    assert preflight.check_topology(groups, {"x86": ["x86"]}, "ingot") == []
 
 
 def test_another_cluster_is_found_by_name(region: dict[str, str]) -> None:
@@ -175,5 +175,5 @@ def test_the_example_is_a_cluster_that_the_preflight_lets_through() -> None:
     heads = found["ray_head"]["hosts"]
     groups = {"ray_head": heads, "ray_worker": found["ray_worker"]["hosts"], "gateway": heads}
     nodes = [*groups["ray_head"], *groups["ray_worker"]]
-    assert preflight.check_topology({**groups, "x86": nodes}, ["x86"], "example") == []
+    assert preflight.check_topology({**groups, "x86": nodes}, {"x86": ["x86"]}, "example") == []
     assert sorted(found["x86"]["children"]) == ["ray_head", "ray_worker"]

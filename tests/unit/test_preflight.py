@@ -55,13 +55,28 @@ def catalog() -> models.Catalog:
 
 
 def test_a_cluster_of_three_is_let_through() -> None:
-    assert preflight.check_topology(NODES, ["x86"], "ingot") == []
+    assert preflight.check_topology(NODES, {"x86": ["x86"]}, "ingot") == []
 
 
 def test_a_head_alone_is_let_through() -> None:
     assert (
-        preflight.check_topology({"ray_head": ["a"], "gateway": ["a"], "x86": ["a"]}, ["x86"], "ingot") == []
+        preflight.check_topology(
+            {"ray_head": ["a"], "gateway": ["a"], "x86": ["a"]}, {"x86": ["x86"]}, "ingot"
+        )
+        == []
     )
+
+
+def test_a_node_is_of_one_image_and_in_all_its_groups() -> None:
+    images = {"x86": ["x86"], "graviton3": ["graviton", "graviton3"], "graviton4": ["graviton", "graviton4"]}
+    node = {"ray_head": ["a"], "gateway": ["a"]}
+
+    def refused(**groups: list[str]) -> list[str]:
+        return names(preflight.check_topology({**node, **groups}, images, "ingot"))
+
+    assert refused(graviton=["a"], graviton3=["a"]) == []
+    assert refused(graviton=["a"]) == ["no-image-group"]
+    assert refused(x86=["a"], graviton=["a"], graviton3=["a"]) == ["two-images"]
 
 
 @pytest.mark.parametrize(
@@ -72,11 +87,11 @@ def test_a_head_alone_is_let_through() -> None:
         ({"ray_head": ["a", "b"], "ray_worker": ["c"], "gateway": ["a", "b"]}, "two-heads", "a, b"),
         ({"ray_worker": ["a", "b", "c"]}, "head-is-worker", "a is in ray_head and in ray_worker"),
         ({"gateway": ["b"]}, "gateway-not-head", "ray_head"),
-        ({"x86": ["a", "b"]}, "no-image-group", "c is in none of the image groups"),
+        ({"x86": ["a", "b"]}, "no-image-group", "c is not in all groups of any image"),
     ],
 )
 def test_wrong_inventories_are_refused(change: dict[str, list[str]], name: str, said: str) -> None:
-    refusals = preflight.check_topology({**NODES, **change}, ["x86"], "ingot")
+    refusals = preflight.check_topology({**NODES, **change}, {"x86": ["x86"]}, "ingot")
     assert names(refusals) == [name]
     assert said in str(refusals[0])
 
