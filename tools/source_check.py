@@ -33,6 +33,7 @@ from ingot_vllm import RefusedError, builder, cores, patching, proof
 FILES = ROOT / "roles/vllm/files"
 CORES = ("neoverse-v1", "neoverse-v2")
 PACKAGES = ("cmake", "ninja-build", "g++-14-aarch64-linux-gnu", "python3-dev")
+INSIDE = "/compiled"  # of the tree: what is compiled there
 CC, CXX = "aarch64-linux-gnu-gcc-14", "aarch64-linux-gnu-g++-14"
 #: One file of each, and what it must have: loops for SVE, a conversion for bfloat16.
 EXTENSION = ("csrc/cpu/mla_decode.cpp", {"sve": 5, "bf16": 1})
@@ -79,11 +80,11 @@ def torch_headers(target: Path) -> None:
 
 
 class Sources:
-    """A directory within the tree: what is compiled, seen from inside as /work."""
+    """A directory within the tree: what is compiled, seen from inside as ``INSIDE``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.work = root / "work"
+        self.work = root / INSIDE.strip("/")
         self.prefix = ("chroot", str(root))
         self.compiler = cores.compiler(CXX, self.prefix)
 
@@ -113,21 +114,21 @@ class Sources:
 
     def inside(self, core: cores.Core, *command: str) -> None:
         environment = {
-            **builder.compiler_environment(core, CC, CXX, "/work"),
+            **builder.compiler_environment(core, CC, CXX, INSIDE),
             "PATH": "/usr/bin:/bin",
-            "PYTHONPATH": "/work/site",
-            "FETCHCONTENT_SOURCE_DIR_ONEDNN": "/work/onednn",
+            "PYTHONPATH": f"{INSIDE}/site",
+            "FETCHCONTENT_SOURCE_DIR_ONEDNN": f"{INSIDE}/onednn",
         }
         words = [f"{name}={value}" for name, value in environment.items()]
         run([*self.prefix, "/usr/bin/env", "-i", *words, *command])
 
     def configure(self, core: cores.Core, source: str, build: str) -> Path:
         gomp = "/usr/lib/gcc-cross/aarch64-linux-gnu/14/libgomp.so"
-        arguments = builder.cmake_arguments(core, "/work/torch-cmake", "/work/site/torch")
+        arguments = builder.cmake_arguments(core, f"{INSIDE}/torch-cmake", f"{INSIDE}/site/torch")
         arguments += [f"-DCMAKE_BUILD_TYPE={builder.BUILD_TYPE}", "-DVLLM_TARGET_DEVICE=cpu"]
         arguments += [
             "-DVLLM_PYTHON_EXECUTABLE=/usr/bin/python3",
-            "-DCMAKE_UNAME=/work/uname",
+            f"-DCMAKE_UNAME={INSIDE}/uname",
             f"-DOPEN_MP={gomp}",
         ]
         self.inside(
@@ -137,9 +138,9 @@ class Sources:
             "-G",
             "Ninja",
             "-S",
-            f"/work/{source}",
+            f"{INSIDE}/{source}",
             "-B",
-            f"/work/{build}",
+            f"{INSIDE}/{build}",
             *arguments,
         )
         return self.work / build / "compile_commands.json"
@@ -148,8 +149,8 @@ class Sources:
         """Compile one file; its object as the tree names it."""
         entries = json.loads((self.work / build / "compile_commands.json").read_text())
         (output,) = {entry["output"] for entry in entries if entry["file"].endswith(f"/{source}")}
-        self.inside(core, "ninja", "-C", f"/work/{build}", output)
-        return f"/work/{build}/{output}"
+        self.inside(core, "ninja", "-C", f"{INSIDE}/{build}", output)
+        return f"{INSIDE}/{build}/{output}"
 
 
 def prove(sources: Sources, name: str) -> str:
