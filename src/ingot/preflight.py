@@ -501,7 +501,7 @@ def check_cidr(name: str, cidr: str) -> list[Refusal]:
                 f"Set {name} to the network that you come from, such as your own address followed by /32",
             )
         ]
-    if cidr in ("0.0.0.0/0", "::/0"):
+    if cidr in values.EVERYWHERE:
         return [
             Refusal(
                 "open-to-the-world",

@@ -460,6 +460,7 @@ def test_a_good_launch_is_let_through() -> None:
         ({"launch_volume_gib": 20}, "disk-too-small"),
         ({"serving_model_id": "../x"}, "model-id-escapes"),
         ({"launch_ssh_cidr": ""}, "no-cidr"),
+        ({"launch_client_cidr": "0.0.0.0/0"}, "open-to-the-world"),
         ({"launch_instance_typ": "m7i.large"}, "unknown-variable"),
     ],
 )
