@@ -185,14 +185,14 @@ def base_of(found: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def base_refusals(
-    name: str, image: Image, ask: Callable[..., Iterable[Mapping[str, Any]]], image_id: str = ""
+    name: str, image: Image, ask: Callable[..., Mapping[str, Any]], image_id: str = ""
 ) -> tuple[dict[str, Any] | None, list[Refusal]]:
     """The AMI that a bake of the image ``name`` would start from, and what speaks against it.
 
-    ``ask`` is DescribeImages: it takes the arguments of a query and returns the answer's ``Images``.
+    ``ask`` is DescribeImages, such as a client's ``describe_images``.
     """
-    base = base_of(ask(**base_query(image, image_id))) or base_of(
-        ask(**base_query(image, image_id, exact=False))
+    base = base_of(ask(**base_query(image, image_id))["Images"]) or base_of(
+        ask(**base_query(image, image_id, exact=False))["Images"]
     )
     if base is None:
         return None, [

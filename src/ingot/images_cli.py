@@ -40,10 +40,7 @@ def base(
             # boto3 itself reads AWS_DEFAULT_REGION only; everything else here takes AWS_REGION.
             ec2 = boto3.client("ec2", region_name=os.environ.get("AWS_REGION"))
             chosen, refusals = images.base_refusals(
-                name,
-                catalog.images[name],
-                lambda **query: ec2.describe_images(**query)["Images"],
-                base_image_id,
+                name, catalog.images[name], ec2.describe_images, base_image_id
             )
         except (BotoCoreError, ClientError) as error:
             typer.secho(f"AWS could not be asked for the AMI: {error}", fg="red", err=True)

@@ -155,9 +155,7 @@ class Rehearsal:
         if refusals := preflight.check_packer(found, versions["packer_minimum"]):
             raise RehearsalError(preflight.report(refusals))
         image = images_table.load(ROOT / "packer/images.yml").images[IMAGE]
-        _, refusals = images_table.base_refusals(
-            IMAGE, image, lambda **query: self.control.ec2.describe_images(**query)["Images"]
-        )
+        _, refusals = images_table.base_refusals(IMAGE, image, self.control.ec2.describe_images)
         if refusals:
             raise RehearsalError(preflight.report(refusals))
         self.run("packer", "init", TEMPLATE)

@@ -21,23 +21,23 @@ DROPIN = "/etc/systemd/system/ray-head.service.d/90-planted.conf"
 
 
 @contextmanager
-def library_missing(cluster: LiveCluster) -> Iterator[Any]:
+def done(cluster: LiveCluster, node: Any, do: str, undo: str) -> Iterator[Any]:
+    """A command was run on the node, and is undone at the end."""
+    cluster.root(node, do)
+    try:
+        yield node
+    finally:
+        cluster.root(node, undo)
+
+
+def library_missing(cluster: LiveCluster) -> AbstractContextManager[Any]:
+    kept = "/root/kept"
     node = cluster.workers[0]
-    cluster.root(node, f"mv {LIBRARY} /root/kept && ldconfig")
-    try:
-        yield node
-    finally:
-        cluster.root(node, f"mv /root/kept {LIBRARY} && ldconfig")
+    return done(cluster, node, f"mv {LIBRARY} {kept} && ldconfig", f"mv {kept} {LIBRARY} && ldconfig")
 
 
-@contextmanager
-def model_unreadable(cluster: LiveCluster) -> Iterator[Any]:
-    node = cluster.workers[1]
-    cluster.root(node, f"chmod 0700 {MODELS}")
-    try:
-        yield node
-    finally:
-        cluster.root(node, f"chmod 0755 {MODELS}")
+def model_unreadable(cluster: LiveCluster) -> AbstractContextManager[Any]:
+    return done(cluster, cluster.workers[1], f"chmod 0700 {MODELS}", f"chmod 0755 {MODELS}")
 
 
 @contextmanager
@@ -52,9 +52,9 @@ hog = bytearray(b"x") * (free - (1 << 30))
 Path("/run/hog").touch()
 time.sleep(900)
 """
-    with stranger(cluster, node, program, "test -e /run/hog"):
+    gone = "rm -f /run/hog"
+    with done(cluster, node, gone, gone), stranger(cluster, node, program, "test -e /run/hog"):
         yield node
-    cluster.root(node, "rm /run/hog")
 
 
 @contextmanager
@@ -71,18 +71,14 @@ HTTPServer(("0.0.0.0", 8000), SimpleHTTPRequestHandler).serve_forever()
 @contextmanager
 def wrong_token(cluster: LiveCluster) -> Iterator[Any]:
     """The head runs with a token of its own, which site.yml does not know of."""
-    head = cluster.heads[0]
-    cluster.root(
-        head,
+    plant = (
         f"install -m 0600 /dev/null {TOKEN}.other && echo token-of-another-cluster-0123 > {TOKEN}.other && "
         f"mkdir -p $(dirname {DROPIN}) && "
         f"printf '[Service]\\nLoadCredential=\\nLoadCredential=ray-token:{TOKEN}.other\\n' > {DROPIN} && "
-        "systemctl daemon-reload",
+        "systemctl daemon-reload"
     )
-    try:
+    with done(cluster, cluster.heads[0], plant, f"rm -r {TOKEN}.other {DROPIN} && systemctl daemon-reload"):
         yield cluster.workers[0]
-    finally:
-        cluster.root(head, f"rm -r {TOKEN}.other {DROPIN} && systemctl daemon-reload")
 
 
 @contextmanager

@@ -120,12 +120,12 @@ def base(*found: dict[str, Any], image_id: str = "") -> tuple[str, list[str]]:
         "virtualization-type": "VirtualizationType",
     }
 
-    def ask(**query: Any) -> list[dict[str, Any]]:
+    def ask(**query: Any) -> dict[str, Any]:
         kept = list(found)
         for one in query["Filters"]:
             if one["Name"] in fields:
                 kept = [ami for ami in kept if ami[fields[one["Name"]]] in one["Values"]]
-        return kept
+        return {"Images": kept}
 
     image = images.load(ROOT / "packer/images.yml").images["x86"]
     chosen, refusals = images.base_refusals("x86", image, ask, image_id)

@@ -200,19 +200,13 @@ def listener(port: int) -> str:
 
 def held_by(user: str, port: int) -> bool:
     """Whether a process of ``user`` listens on a TCP port."""
-    try:
-        uid = pwd.getpwnam(user).pw_uid
-    except KeyError:
-        return False
+    uid = _uid(user)
     return any(process.stat().st_uid == uid for process in _listeners(port))
 
 
 def resident(user: str) -> int:
     """Resident bytes of all processes of ``user``; pages that they share count once for each."""
-    try:
-        uid = pwd.getpwnam(user).pw_uid
-    except KeyError:
-        return 0
+    uid = _uid(user)
     pages = 0
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -221,6 +215,14 @@ def resident(user: str) -> int:
         except OSError:  # gone
             continue
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _uid(user: str) -> int | None:
+    """None for a user that there is not, which no process has."""
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None
 
 
 def _listeners(port: int) -> Iterator[Path]:
