@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-POLICIES = Path(__file__).resolve().parents[2] / "files" / "iam"
+from ingot.checkout import ROOT
+
+POLICIES = ROOT / "files" / "iam"
 
 PACKER_AGENTS = frozenset({"Packer", "packer-plugin-amazon"})
 """Callers, as ``calls.json`` names them, that run under packer.json; all others are the playbooks."""

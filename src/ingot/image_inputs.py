@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ingot import preflight
+from ingot.checkout import ROOT
+from ingot.preflight import variables as known
 
 TAG = "ingot:inputs"
 
@@ -37,12 +38,12 @@ def digest(root: Path, inventory: Path) -> str:
     return _hash(root, [*_files(root, (*ON_THE_IMAGE, *AROUND_IT)), *inventory.rglob("*")])
 
 
-def record(variables: Mapping[str, Any], root: Path = preflight.REPOSITORY) -> str:
+def record(variables: Mapping[str, Any], root: Path = ROOT) -> str:
     """The record of a bake with these variables, one line of JSON."""
     return _json({"code": _hash(root, _files(root, ON_THE_IMAGE)), "variables": _of_roles(variables, root)})
 
 
-def is_current(written: str, variables: Mapping[str, Any], root: Path = preflight.REPOSITORY) -> bool:
+def is_current(written: str, variables: Mapping[str, Any], root: Path = ROOT) -> bool:
     """Whether the install phase, run with these variables, would find all as the bake left it.
 
     What the bake set and nobody sets now was meant for the image, and stays. What only is set now must be
@@ -55,7 +56,7 @@ def is_current(written: str, variables: Mapping[str, Any], root: Path = prefligh
         return False  # no image of ours, or one of an older Ingot
     if code != _hash(root, _files(root, ON_THE_IMAGE)):
         return False
-    everywhere = preflight.playbook_options(root / preflight.DOCUMENTED)
+    everywhere = known.playbook_options(root / known.DOCUMENTED)
     return all(
         _json(then[name]) == _json(value) if name in then else name in everywhere
         for name, value in _of_roles(variables, root).items()
@@ -64,7 +65,7 @@ def is_current(written: str, variables: Mapping[str, Any], root: Path = prefligh
 
 def _of_roles(variables: Mapping[str, Any], root: Path) -> dict[str, Any]:
     """Those that roles read, except secrets, in words that are true of every checkout."""
-    options = sorted(preflight.public_role_options(root / "roles"))
+    options = sorted(known.public_role_options(root / "roles"))
     found = {name: _anywhere(variables[name], root) for name in options if name in variables}
     for name in set(INSTALLED_FILES).intersection(found):
         found[name] = _file(root / found[name])

@@ -7,6 +7,7 @@ and for everything else that asks which image has which roles.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,8 +16,12 @@ import yaml
 from ansible.module_utils.common.dict_transformations import camel_dict_to_snake_dict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ingot import preflight
-from ingot.preflight import GIB, Refusal
+from ingot.checkout import ROOT
+from ingot.preflight import ami, fit, variables
+from ingot.preflight.fit import GIB
+from ingot.preflight.refusal import Refusal
+
+TABLE = ROOT / "packer" / "images.yml"
 
 #: The role that cleans, verifies and seals: nothing may be written to the image after it.
 LAST_ROLE = "image_hygiene"
@@ -88,7 +93,7 @@ class Catalog(_Strict):
     images: Annotated[dict[Name, Image], Field(min_length=1)]
 
 
-def load(path: Path) -> Catalog:
+def load(path: Path = TABLE) -> Catalog:
     """Read the table.
 
     Raises:
@@ -144,17 +149,17 @@ def check_image(name: str, catalog: Catalog, roles: Path) -> list[Refusal]:
     return refusals
 
 
-def refusals(name: str, variables: Iterable[str], repository: Path = preflight.REPOSITORY) -> list[Refusal]:
-    """Everything that speaks against baking the image ``name`` with variables of these names."""
-    path = repository / "packer" / "images.yml"
-    roles = repository / "roles"
+def refusals(name: str, names: Iterable[str], root: Path = ROOT) -> list[Refusal]:
+    """Everything that speaks against baking the image ``name`` with variables of these ``names``."""
+    path = root / "packer" / "images.yml"
+    roles = root / "roles"
     if found := check_catalog(path):
         return found
-    options = preflight.role_options(roles)
-    playbooks = preflight.playbook_options(repository / "inventories/aws/group_vars/all.yml")
+    options = variables.role_options(roles)
+    playbooks = variables.playbook_options(root / variables.DOCUMENTED)
     return [
         *check_image(name, load(path), roles),
-        *preflight.check_variables(variables, options, playbooks | PLAYBOOK_VARIABLES),
+        *variables.check_variables(names, options, playbooks | PLAYBOOK_VARIABLES),
     ]
 
 
@@ -180,7 +185,7 @@ def base_query(image: Image, image_id: str = "", *, exact: bool = True) -> dict[
 
 def base_of(found: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     """The newest of DescribeImages' answer, which Packer takes; its fields by the names of ``check_ami``."""
-    newest = max(found, key=lambda ami: str(ami.get("CreationDate", "")), default=None)
+    newest = max(found, key=lambda one: str(one.get("CreationDate", "")), default=None)
     return None if newest is None else dict(camel_dict_to_snake_dict(dict(newest)))
 
 
@@ -204,7 +209,7 @@ def base_refusals(
             )
         ]
     own = bool(image_id)  # one's last image may be the base, too
-    return base, preflight.check_ami(
+    return base, ami.check_ami(
         base,
         architecture=image.architecture,
         owner="" if own else image.base.owner,
@@ -215,7 +220,7 @@ def base_refusals(
 
 def check_volume(host: str, size: int, weights: int) -> list[Refusal]:
     """The root volume, of ``size`` bytes, holds the system, the environment and these weights."""
-    needed = preflight.disk_needed(weights)
+    needed = fit.disk_needed(weights)
     if size >= needed:
         return []
     return [
@@ -224,5 +229,20 @@ def check_volume(host: str, size: int, weights: int) -> list[Refusal]:
             f"the root volume of {host} has {size / GIB:.1f} GiB, {needed / GIB:.1f} GiB are needed"
             f" (system, virtual environment, {weights / GIB:.1f} GiB of weights, and some to spare)",
             f"Bake with a larger one: packer build -var volume_size={-(-needed // GIB)}",
+        )
+    ]
+
+
+def check_packer(found: str, minimum: str) -> list[Refusal]:
+    """``found`` is what ``packer version`` says; the templates need ``minimum``."""
+    match = re.search(r"v?(\d+)\.(\d+)\.(\d+)", found)
+    if match and tuple(map(int, match.groups())) >= tuple(int(part) for part in minimum.split(".")):
+        return []
+    have = match.group(0) if match else repr(found)
+    return [
+        Refusal(
+            "packer-too-old",
+            f"Packer is {have}, the templates need {minimum} or newer",
+            "Install a newer one, or let `make setup` build the pinned one",
         )
     ]

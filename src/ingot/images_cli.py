@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ingot import images, preflight
+from ingot import images
+from ingot.checkout import ROOT
+from ingot.preflight.refusal import report
 
 app = typer.Typer(help="The images of packer/images.yml.", no_args_is_help=True)
 
@@ -29,12 +31,10 @@ def base(
     import boto3  # takes a third of a second, which other commands need not pay
     from botocore.exceptions import BotoCoreError, ClientError
 
-    repository = preflight.REPOSITORY
-    path = repository / "packer" / "images.yml"
-    refusals = images.check_catalog(path)
+    refusals = images.check_catalog(images.TABLE)
     if not refusals:
-        catalog = images.load(path)
-        refusals = images.check_image(name, catalog, repository / "roles")
+        catalog = images.load()
+        refusals = images.check_image(name, catalog, ROOT / "roles")
     if not refusals:
         try:
             # boto3 itself reads AWS_DEFAULT_REGION only; everything else here takes AWS_REGION.
@@ -48,5 +48,5 @@ def base(
         if chosen:
             typer.echo(f"{chosen['image_id']} {chosen.get('name', '')} of {chosen.get('owner_id', '')}")
     if refusals:
-        typer.echo(preflight.report(refusals), err=True)
+        typer.echo(report(refusals), err=True)
         raise typer.Exit(1)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-TABLE = Path(__file__).resolve().parents[2] / "files" / "instance-types.csv"
+from ingot.checkout import ROOT
+
+TABLE = ROOT / "files" / "instance-types.csv"
 
 PRICE_BASIS = "on-demand Linux in us-east-1"
 """What the prices of the table are; whoever prints one says so."""

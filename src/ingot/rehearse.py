@@ -21,8 +21,10 @@ from pathlib import Path
 import typer
 import yaml
 
-from ingot import iam, image_inputs, instance_types, preflight, report
+from ingot import iam, image_inputs, instance_types, report
 from ingot import images as images_table
+from ingot.checkout import ROOT
+from ingot.preflight import refusal as told
 from ingot.rehearsal import cli as local
 from ingot.rehearsal import mirror_content
 from ingot.rehearsal.config import Settings
@@ -31,7 +33,6 @@ from ingot.rehearsal.machines import host_memory
 from ingot.rehearsal.places import GIB
 from ingot.rehearsal.waiting import wait_for
 
-ROOT = preflight.REPOSITORY
 BIN = Path(sys.executable).parent
 INVENTORY = ROOT / "inventories/rehearsal"
 EXAMPLE_SECONDS = 300
@@ -152,12 +153,12 @@ class Rehearsal:
             check=False,
         )
         found = (said.stdout or said.stderr).partition("\n")[0]
-        if refusals := preflight.check_packer(found, versions["packer_minimum"]):
-            raise RehearsalError(preflight.report(refusals))
-        image = images_table.load(ROOT / "packer/images.yml").images[IMAGE]
+        if refusals := images_table.check_packer(found, versions["packer_minimum"]):
+            raise RehearsalError(told.report(refusals))
+        image = images_table.load().images[IMAGE]
         _, refusals = images_table.base_refusals(IMAGE, image, self.control.ec2.describe_images)
         if refusals:
-            raise RehearsalError(preflight.report(refusals))
+            raise RehearsalError(told.report(refusals))
         self.run("packer", "init", TEMPLATE)
         self.run("packer", "build", "-var", f"extra_tags={json.dumps({image_inputs.TAG: inputs})}", TEMPLATE)
 

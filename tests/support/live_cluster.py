@@ -13,7 +13,8 @@ from typing import Any
 
 from local_region import LocalRegion
 
-from ingot.rehearse import ROOT, Cluster
+from ingot.checkout import ROOT
+from ingot.rehearse import Cluster
 from ingot.report import question
 
 

@@ -62,10 +62,9 @@ def test_every_command_can_be_run_or_says_why_not(page: Path) -> None:
 
 def names_to_look_up() -> set[str]:
     """The stable names of refusals and findings, read from the calls that make them."""
-    files = ["preflight.py", "images.py", "rehearsal/host.py", "doctor/causes.py", "doctor/checks.py"]
     names = set()
-    for file in files:
-        for node in ast.walk(ast.parse((ROOT / "src/ingot" / file).read_text())):
+    for file in (ROOT / "src/ingot").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
                 continue
             first = node.args[:1] if node.func.id in ("Refusal", "_cause", "refuse") else []

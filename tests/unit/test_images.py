@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from ingot import images, instance_types
 from ingot.cli import app
-from ingot.preflight import GIB
+from ingot.preflight.fit import GIB
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE: dict[str, Any] = yaml.safe_load((ROOT / "packer/images.yml").read_text())
@@ -180,3 +180,19 @@ def test_aws_that_cannot_be_asked_is_said_in_a_line(monkeypatch: pytest.MonkeyPa
     assert result.exit_code == 1
     assert "You must specify a region" in result.output
     assert isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize(
+    ("found", "refused"),
+    [
+        ("Packer v1.15.0", False),
+        ("Packer v1.11.0", False),
+        ("Packer v1.6.6", True),
+        ("Packer v1.10.9", True),
+        ("command not found", True),
+    ],
+)
+def test_packer(found: str, refused: bool) -> None:
+    assert [refusal.name for refusal in images.check_packer(found, "1.11.0")] == (
+        ["packer-too-old"] if refused else []
+    )

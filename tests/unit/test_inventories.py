@@ -15,10 +15,11 @@ import boto3
 import pytest
 import yaml
 
-from ingot import preflight
+from ingot.checkout import ROOT
+from ingot.preflight import variables as checks
+from ingot.preflight.cluster import check_topology
 from ingot.rehearsal.waiting import wait_for
 
-ROOT = preflight.REPOSITORY
 INVENTORIES = ROOT / "inventories"
 FAKE = {
     "AWS_ACCESS_KEY_ID": "testing",
@@ -108,7 +109,7 @@ def test_the_running_nodes_of_one_cluster_are_found_in_their_groups(
     assert found["ray_head"]["hosts"] == found["gateway"]["hosts"]
     assert set(found["x86"]["hosts"]) == set(hosts)
     groups = {name: group.get("hosts", []) for name, group in found.items() if name != "_meta"}
-    assert preflight.check_topology(groups, {"x86": ["x86"]}, "ingot") == []
+    assert check_topology(groups, {"x86": ["x86"]}, "ingot") == []
 
 
 def test_another_cluster_is_found_by_name(region: dict[str, str]) -> None:
@@ -118,28 +119,28 @@ def test_another_cluster_is_found_by_name(region: dict[str, str]) -> None:
 
 def test_what_ec2_says_keeps_to_its_own_names(region: dict[str, str]) -> None:
     hosts = ansible_inventory("aws", region)["_meta"]["hostvars"]
-    ours = preflight.playbook_options() | options()
+    ours = checks.playbook_options() | options()
     for facts in hosts.values():
         assert {name for name in facts if not name.startswith(("ec2_", "ansible_"))} <= ours
 
 
 def options() -> set[str]:
-    return {name for names in preflight.role_options().values() for name in names}
+    return {name for names in checks.role_options().values() for name in names}
 
 
 @pytest.mark.parametrize("inventory", ["aws", "rehearsal", "example"])
 def test_every_variable_is_read_by_something(inventory: str) -> None:
     names = variables(inventory)
-    assert preflight.check_variables(names, preflight.role_options(), preflight.playbook_options()) == []
+    assert checks.check_variables(names, checks.role_options(), checks.playbook_options()) == []
 
 
 def test_the_rehearsal_sets_all_that_the_playbooks_read() -> None:
-    assert preflight.check_missing(variables("rehearsal"), preflight.playbook_options()) == []
+    assert checks.check_missing(variables("rehearsal"), checks.playbook_options()) == []
 
 
 def test_the_example_sets_all_that_a_static_cluster_needs() -> None:
     given = {**variables("example"), "ansible_host": "192.0.2.11"}
-    assert preflight.variable_refusals(given, launching=False) == []
+    assert checks.refusals(given, launching=False) == []
 
 
 def test_nodes_on_graviton_have_the_engine_that_their_image_was_baked_with() -> None:
@@ -175,5 +176,5 @@ def test_the_example_is_a_cluster_that_the_preflight_lets_through() -> None:
     heads = found["ray_head"]["hosts"]
     groups = {"ray_head": heads, "ray_worker": found["ray_worker"]["hosts"], "gateway": heads}
     nodes = [*groups["ray_head"], *groups["ray_worker"]]
-    assert preflight.check_topology({**groups, "x86": nodes}, {"x86": ["x86"]}, "example") == []
+    assert check_topology({**groups, "x86": nodes}, {"x86": ["x86"]}, "example") == []
     assert sorted(found["x86"]["children"]) == ["ray_head", "ray_worker"]

@@ -8,16 +8,18 @@ from typing import Any
 from ansible.module_utils.basic import _PY_MIN
 from ansible.release import __version__ as core_version
 
-from ingot import images, models, preflight
+from ingot import images, models
+from ingot.preflight.node import check_python
+from ingot.preflight.refusal import Refusal
 
 
 def image_refusals(
     build: Mapping[str, str], variables: Iterable[str], host: str, python: str
-) -> list[preflight.Refusal]:
+) -> list[Refusal]:
     """What can be said before the machine is touched: table, roles, names of variables, its Python."""
     if not build:
         return [
-            preflight.Refusal(
+            Refusal(
                 "no-image",
                 "image_build is not set",
                 "This playbook is run by Packer: packer build packer/<image>.pkr.hcl",
@@ -25,19 +27,17 @@ def image_refusals(
         ]
     return [
         *images.refusals(build["image"], variables),
-        *preflight.check_python(host, python, _PY_MIN, core_version),
+        *check_python(host, python, _PY_MIN, core_version),
     ]
 
 
-def volume_refusals(
-    size: int, host: str, catalog: object, model_ids: Iterable[str]
-) -> list[preflight.Refusal]:
+def volume_refusals(size: int, host: str, catalog: object, model_ids: Iterable[str]) -> list[Refusal]:
     """Whether the root volume holds the models that are to be baked."""
     known = models.parse_catalog(catalog)
     try:
         weights = sum(known.model(model_id).size for model_id in model_ids)
     except models.ModelError as error:
-        return [preflight.Refusal("unknown-model", str(error), "Mend model_store_models")]
+        return [Refusal("unknown-model", str(error), "Mend model_store_models")]
     return images.check_volume(host, size, weights)
 
 

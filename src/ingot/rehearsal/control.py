@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ingot.checkout import ROOT
 from ingot.rehearsal import base, host
 from ingot.rehearsal.cgroups import RegionGroups
 from ingot.rehearsal.client import ec2_client
@@ -28,7 +29,6 @@ from ingot.rehearsal.config import Settings
 from ingot.rehearsal.emulation import Emulation, foreign
 from ingot.rehearsal.layers import remove_tree
 from ingot.rehearsal.network import Network
-from ingot.rehearsal.places import CHECKOUT
 from ingot.rehearsal.waiting import wait_for
 
 DAEMON_MODULE = "ingot.rehearsal.daemon"
@@ -155,7 +155,7 @@ class Control:
             "AWS_EC2_METADATA_DISABLED": "true",
             "INGOT_MIRROR": self.settings.mirror_url,
             "INGOT_LOCAL_NAME": self.settings.name,
-            "PKR_VAR_inventory": str(CHECKOUT / "inventories/rehearsal"),
+            "PKR_VAR_inventory": str(ROOT / "inventories/rehearsal"),
             # Packer runs inside the VPC here, and comes from the bridge's address.
             "PKR_VAR_ssh_interface": "private_ip",
             "PKR_VAR_builder_cidrs": f'["{self.settings.gateway}/32"]',
@@ -163,7 +163,7 @@ class Control:
             "PACKER_PLUGIN_PATH": str(cache / "packer/plugins"),
             "PACKER_CONFIG_DIR": str(cache / "packer/config"),
             "CHECKPOINT_DISABLE": "1",
-            "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
+            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
         }
 
     @cached_property

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ingot.checkout import ROOT
 from ingot.rehearsal.cgroups import CgroupError, Hierarchies
-from ingot.rehearsal.places import CHECKOUT, GIB, STATE_ROOT, cache_of
+from ingot.rehearsal.places import GIB, STATE_ROOT, cache_of
 
 if TYPE_CHECKING:
     from ingot.rehearsal.config import Settings
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 LEAST_DISK = 25 * GIB  # a base tree, the packages of a bake, an image and three machines' own files
 LEAST_MEMORY = 8 * GIB
 OLDEST = {"debian": 12.0, "ubuntu": 24.04}
-HOST_PACKAGES = CHECKOUT / "files/host-packages.yml"
+HOST_PACKAGES = ROOT / "files/host-packages.yml"
 
 
 @dataclass(frozen=True)

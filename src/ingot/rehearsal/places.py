@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 GIB = 1 << 30
-CHECKOUT = Path(__file__).resolve().parents[3]  # Ingot runs from its checkout: playbooks and roles are there
 STATE_ROOT = Path("/var/lib/ingot-local")
 
 

@@ -1,0 +1,105 @@
+"""What speaks against a cluster: its inventory, its mode, its API key; each defect planted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from refusals import names
+
+from ingot.preflight import cluster
+from ingot.preflight.refusal import report
+
+NODES = {"ray_head": ["a"], "ray_worker": ["b", "c"], "gateway": ["a"], "x86": ["a", "b", "c"]}
+
+
+def test_a_cluster_of_three_is_let_through() -> None:
+    assert cluster.check_topology(NODES, {"x86": ["x86"]}, "ingot") == []
+
+
+def test_a_head_alone_is_let_through() -> None:
+    assert (
+        cluster.check_topology({"ray_head": ["a"], "gateway": ["a"], "x86": ["a"]}, {"x86": ["x86"]}, "ingot")
+        == []
+    )
+
+
+def test_a_node_is_of_one_image_and_in_all_its_groups() -> None:
+    images = {"x86": ["x86"], "graviton3": ["graviton", "graviton3"], "graviton4": ["graviton", "graviton4"]}
+    node = {"ray_head": ["a"], "gateway": ["a"]}
+
+    def refused(**groups: list[str]) -> list[str]:
+        return names(cluster.check_topology({**node, **groups}, images, "ingot"))
+
+    assert refused(graviton=["a"], graviton3=["a"]) == []
+    assert refused(graviton=["a"]) == ["no-image-group"]
+    assert refused(x86=["a"], graviton=["a"], graviton3=["a"]) == ["two-images"]
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "said"),
+    [
+        ({"ray_head": [], "ray_worker": [], "gateway": []}, "no-nodes", "launch.yml"),
+        ({"ray_head": [], "gateway": []}, "no-head", "ingot:role=head"),
+        ({"ray_head": ["a", "b"], "ray_worker": ["c"], "gateway": ["a", "b"]}, "two-heads", "a, b"),
+        ({"ray_worker": ["a", "b", "c"]}, "head-is-worker", "a is in ray_head and in ray_worker"),
+        ({"gateway": ["b"]}, "gateway-not-head", "ray_head"),
+        ({"x86": ["a", "b"]}, "no-image-group", "c is not in all groups of any image"),
+    ],
+)
+def test_wrong_inventories_are_refused(change: dict[str, list[str]], name: str, said: str) -> None:
+    refusals = cluster.check_topology({**NODES, **change}, {"x86": ["x86"]}, "ingot")
+    assert names(refusals) == [name]
+    assert said in str(refusals[0])
+
+
+def test_serving_modes() -> None:
+    assert cluster.check_serving_mode("vllm") == []
+    assert names(cluster.check_serving_mode("ray")) == ["unknown-serving-mode"]
+
+
+def key_file(directory: Path, text: str, mode: int = 0o600) -> Path:
+    path = directory / "api-key"
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+@pytest.mark.parametrize("key", ["9f86d081884c7d659a2feaa0c55ad015", "Zx81-Qm7v_Kp2.Lr9~Tt4/Bb+w="])
+def test_a_good_key_is_let_through(tmp_path: Path, key: str) -> None:
+    assert cluster.check_api_key(key_file(tmp_path, key + "\n")) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("", "empty-api-key"),
+        (" \n", "empty-api-key"),
+        ("changeme", "placeholder-api-key"),
+        ("CHANGE-ME-please-1234567", "placeholder-api-key"),
+        ("sk-xxxxxxxxxxxxxxxxxxxxxxxx", "placeholder-api-key"),
+        ("sk-xxx", "placeholder-api-key"),
+        ("your-api-key-goes-here-1", "placeholder-api-key"),
+        ("<paste the key here: 32 chars>", "placeholder-api-key"),
+        ("0000000000000000000000000", "placeholder-api-key"),
+        ("sk-test-0123456789abcdef", "placeholder-api-key"),
+        ("q7Zr", "short-api-key"),
+        ("q7Zr81Lm 90QpTtVvWw12", "unusable-api-key"),
+        ("q7Zr81Lm90QpTtVvWw12\nq7Zr81Lm90QpTtVvWw13", "unusable-api-key"),
+    ],
+)
+def test_a_bad_key_is_refused_and_not_shown(tmp_path: Path, key: str, name: str) -> None:
+    refusals = cluster.check_api_key(key_file(tmp_path, key))
+    assert names(refusals) == [name]
+    assert len(key.strip()) < 5 or key not in report(refusals)
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = key_file(tmp_path, "9f86d081884c7d659a2feaa0c55ad015", 0o644)
+    assert names(cluster.check_api_key(path)) == ["readable-api-key"]
+
+
+def test_no_key_file_is_refused_with_the_command_that_makes_it(tmp_path: Path) -> None:
+    refusals = cluster.check_api_key(tmp_path / "none")
+    assert names(refusals) == ["no-api-key"]
+    assert "openssl rand" in refusals[0].do

@@ -1,0 +1,107 @@
+"""What speaks against a launch, each defect planted in one that is let through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from refusals import CATALOG, IMAGE, MODEL, names
+
+from ingot import images, models, sizing
+from ingot.preflight import fit
+from ingot.preflight import launch as launch_checks
+from ingot.preflight.variables import playbook_options
+
+SUBNET = {"subnet_id": "subnet-1", "vpc_id": "vpc-1", "availability_zone": "us-east-1a"}
+
+
+def launch(image: dict[str, Any] | None = None, /, **variables: Any) -> list[str]:
+    request = {
+        **dict.fromkeys(playbook_options(), ""),
+        "cluster_name": "ingot",
+        "serving_mode": "ray_serve",
+        "serving_model_id": MODEL,
+        "model_store_catalog": CATALOG,
+        "launch_image": "x86",
+        "launch_instance_type": "m7i.large",
+        "launch_volume_gib": 24,
+        "launch_workers": 2,
+        "gateway_port": 8080,
+        "ingot_connect": "private",
+        "launch_ssh_cidr": "203.0.113.7/32",
+        "launch_client_cidr": "10.0.0.0/8",
+        **variables,
+    }
+    images = [IMAGE | (image or {})] if image != {"none": True} else []
+    return names(launch_checks.refusals(request, images, [SUBNET]))
+
+
+def test_a_good_launch_is_let_through() -> None:
+    assert launch() == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({"launch_instance_type": "m7i.larg"}, "unknown-instance-type"),
+        ({"launch_instance_type": "m7g.large"}, "architecture-differs"),
+        ({"launch_instance_type": "c7i.large"}, "model-does-not-fit"),
+        ({"serving_model_id": "big/model", "launch_volume_gib": 300}, "model-does-not-fit"),
+        ({"launch_volume_gib": 20}, "disk-too-small"),
+        ({"serving_model_id": "../x"}, "model-id-escapes"),
+        ({"launch_ssh_cidr": ""}, "no-cidr"),
+        ({"launch_client_cidr": "0.0.0.0/0"}, "open-to-the-world"),
+        ({"launch_instance_typ": "m7i.large"}, "unknown-variable"),
+    ],
+)
+def test_a_bad_launch_is_refused(variables: dict[str, Any], name: str) -> None:
+    assert launch(**variables) == [name]
+
+
+def test_a_launch_without_an_image_or_with_a_foreign_one_is_refused() -> None:
+    assert launch({"none": True}) == ["no-image"]
+    assert launch({"tags": {}}) == ["not-an-ingot-image"]
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ({"imds_support": None}, "ami-imdsv1"),
+        ({"ena_support": False}, "ami-no-ena"),
+        ({"state": "pending"}, "ami-not-available"),
+        ({"deprecation_time": "2026-01-01T00:00:00.000Z"}, "ami-deprecated"),
+    ],
+)
+def test_a_launch_of_an_image_with_a_defect_is_refused(image: dict[str, Any], name: str) -> None:
+    assert launch(image) == [name]
+
+
+def test_the_volume_must_hold_the_model_too() -> None:
+    # On a machine with enough memory for 140 GiB of weights the volume is the next thing to be short.
+    variables = {"serving_model_id": "big/model", "launch_instance_type": "r7i.8xlarge"}
+    assert launch(**variables, launch_volume_gib=100) == ["disk-too-small"]
+    assert launch(**variables, launch_volume_gib=200) == []
+
+
+def test_a_launch_needs_the_disk_that_a_bake_needs(catalog: models.Catalog) -> None:
+    weights = catalog.models["big/model"].size
+    least = -(-fit.disk_needed(weights) // sizing.GIB)
+    variables = {"serving_model_id": "big/model", "launch_instance_type": "r7i.8xlarge"}
+    for volume, refusals in ((least, []), (least - 1, ["disk-too-small"])):
+        assert launch(**variables, launch_volume_gib=volume) == refusals
+        assert bool(images.check_volume("builder", volume * sizing.GIB, weights)) == bool(refusals)
+
+
+def test_an_unknown_instance_type_is_refused_with_the_nearest() -> None:
+    assert launch_checks.check_instance_type("c7i.2xlarge") == []
+    refusals = launch_checks.check_instance_type("c7i.2xlrge")
+    assert names(refusals) == ["unknown-instance-type"]
+    assert "c7i.2xlarge" in refusals[0].why
+
+
+@pytest.mark.parametrize(
+    ("cidr", "name"), [("", "no-cidr"), ("0.0.0.0/0", "open-to-the-world"), ("::/0", "open-to-the-world")]
+)
+def test_networks(cidr: str, name: str) -> None:
+    assert names(launch_checks.check_cidr("launch_ssh_cidr", cidr)) == [name]
+    assert launch_checks.check_cidr("launch_ssh_cidr", "203.0.113.7/32") == []
