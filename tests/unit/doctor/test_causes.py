@@ -1,0 +1,170 @@
+"""The table of causes against the lines that real failures left."""
+
+from __future__ import annotations
+
+import pytest
+
+from ingot.doctor.causes import TABLE, first_cause, match
+from ingot.doctor.finding import Finding, ordered
+
+LINES = [
+    ("vllm.service: Main process exited, code=dumped, status=4/ILL", "wrong-processor", "does not have"),
+    ("Worker proc VllmWorker-0 died with signal 4", "wrong-processor", "does not have"),
+    (
+        "ImportError: libnuma.so.1: cannot open shared object file: No such file or directory",
+        "missing-library",
+        "libnuma.so.1",
+    ),
+    (
+        "AttributeError: '_OpNamespace' '_C' object has no attribute 'init_cpu_memory_env'",
+        "extension-not-imported",
+        "swallows",
+    ),
+    ("'_C' object has no attribute 'init_cpu_memory_env'", "extension-not-imported", "swallows"),
+    (
+        "ImportError: /opt/v/torch/lib/libtorch_python.so: undefined symbol: _ZN3c10",
+        "undefined-symbol",
+        "_ZN3c10",
+    ),
+    ("RPC error: InvalidAuthToken: Authentication token is missing or incorrect.", "wrong-token", "token"),
+    (
+        "RuntimeError: Version mismatch: The cluster was started with:",
+        "version-mismatch",
+        "another Ray or Python",
+    ),
+    ("vllm.service: Failed to set up credentials: No such file or directory", "credentials", "credential"),
+    (
+        "ray-head.service: Failed to load environment files: No such file or directory",
+        "environment-file",
+        "not been configured",
+    ),
+    ("OSError: [Errno 28] No space left on device: '/var/cache/ingot/x'", "disk-full", "full"),
+    ("Out of memory: Killed process 4711 (VLLM::Worker)", "out-of-memory", "ran out of memory"),
+    (
+        "ray-worker.service: A process of this unit has been killed by the OOM killer.",
+        "out-of-memory",
+        "ran out",
+    ),
+    (
+        "Task was killed due to the node running low on memory.",
+        "out-of-memory",
+        "ran out",
+    ),
+    (
+        "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes",
+        "out-of-memory",
+        "ran out",
+    ),
+    ("vllm.service: Main process exited, code=killed, status=9/KILL", "killed", "SIGKILL"),
+    (
+        "PermissionError: [Errno 13] Permission denied: '/opt/ingot/models/a/b/config.json'",
+        "model-unreadable",
+        "/opt/ingot/models/a/b/config.json",
+    ),
+    (
+        "OSError: /opt/ingot/models/x does not appear to have a file named config.json. Checkout",
+        "model-missing",
+        "not where",
+    ),
+    (
+        "safetensors_rust.SafetensorError: Error while deserializing header: InvalidHeaderDeserialization",
+        "model-damaged",
+        "cut short",
+    ),
+    ("PermissionError: [Errno 13] Permission denied: '/.cache'", "permission", "/.cache"),
+    (
+        "OSError: [Errno 98] error while attempting to bind on address: address already in use",
+        "port-taken",
+        "",
+    ),
+    ("RuntimeError: Failed to bind to address '0.0.0.0:8000'.", "port-taken", "taken"),
+    (
+        "[ALERT] (99) : Starting frontend api: cannot bind socket (Address already in use) [10.0.0.1:8080]",
+        "port-taken",
+        "taken",
+    ),
+    (
+        "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found",
+        "no-compiler",
+        "C++ compiler",
+    ),
+    ("OSError: [Errno 24] Too many open files", "limits", "limit"),
+    ("api_server.py: error: unrecognized arguments: --device cpu", "engine-argument", "argument"),
+    ("ValueError: Unknown engine argument: device", "engine-argument", "argument"),
+    ("ModuleNotFoundError: No module named 'grpc_reflection'", "module-missing", "grpc_reflection"),
+    ("vllm.service: Failed at step EXEC: status=203/EXEC", "executable", "program"),
+    ("ray-head.service: Main process exited, code=exited, status=226/NAMESPACE", "sandbox", "sandbox"),
+    (
+        "ingot: the head 10.0.0.1:6379 does not answer (connection refused)",
+        "gcs-unreachable",
+        "does not answer",
+    ),
+    ("rpc_client.h:153: Failed to connect to GCS at address 10.0.0.1:6379", "gcs-unreachable", "head"),
+    (
+        "[ALERT]    (7) : config : parsing [/etc/haproxy/haproxy.cfg:9] : unknown keyword",
+        "haproxy-config",
+        ":9",
+    ),
+    ("vllm.service: Start request repeated too quickly.", "start-limit", "given up"),
+    ("The deployment failed to start 11 times in a row.", "deployment-failed", "replica"),
+    (
+        "ValueError: To serve at least one request, 1.5 GiB KV cache is needed, which is larger than the "
+        "available KV cache memory (1.0 GiB)",
+        "kv-cache-too-small",
+        "KV cache",
+    ),
+    (
+        "ingot: refused: this node's lock is aaa and the head's is bbb. Do: launch both from one image",
+        "refused",
+        "aaa and the head's is bbb",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "cause", "says"), LINES, ids=[line[:40] for line, _, _ in LINES])
+def test_a_line_means(line: str, cause: str, says: str) -> None:
+    finding = match(line)
+    assert finding is not None
+    assert finding.cause == cause
+    assert says in finding.what
+    assert finding.action
+    assert finding.evidence == line
+
+
+def test_every_entry_of_the_table_is_tried() -> None:
+    assert {cause.id for cause in TABLE} == {cause for _, cause, _ in LINES}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO 11-30 13:00:00 [api_server.py:1] Starting vLLM API server",
+        "WARNING libtcmalloc is not found in LD_PRELOAD.",
+        "raylet: memory usage 0.5",
+    ],
+)
+def test_an_ordinary_line_means_nothing(line: str) -> None:
+    assert match(line) is None
+
+
+def test_the_root_wins_over_its_consequences_wherever_it_stands() -> None:
+    chain = [
+        "The deployment failed to start 11 times in a row.",
+        "AttributeError: '_C' object has no attribute 'init_cpu_memory_env'",
+        "vllm.service: Start request repeated too quickly.",
+        "ImportError: libnuma.so.1: cannot open shared object file: No such file or directory",
+    ]
+    finding = first_cause(chain)
+    assert finding is not None and finding.cause == "missing-library"
+    assert first_cause(["all is well"]) is None
+
+
+def test_ordered_gives_roots_first_and_each_once() -> None:
+    late = Finding("b", "b", "do", rank=5, unit="u")
+    early = Finding("a", "a", "do", rank=1, unit="u")
+    assert ordered([late, early, late]) == [early, late]
+
+
+def test_text_says_what_where_and_what_to_do() -> None:
+    text = Finding("a", "It broke.", "Mend it.", 1, "n1", "vllm.service", "journal", "the line").text()
+    assert text == "It broke.  [n1, vllm.service, journal]\n    seen: the line\n    do:   Mend it."
