@@ -1,9 +1,10 @@
-"""EC2 instance types: architecture, size and list price, from ``files/instance-types.csv``."""
+"""EC2 instance types: architecture, size, price (``files/instance-types.csv``) and core."""
 
 from __future__ import annotations
 
 import csv
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +16,24 @@ TABLE = ROOT / "files" / "instance-types.csv"
 
 PRICE_BASIS = "on-demand Linux in us-east-1"
 """What the prices of the table are; whoever prints one says so."""
+
+# What programs of a family are compiled for at best: Arm's name of the core, or the level of x86-64. Sources:
+# github.com/aws/aws-graviton-getting-started (Graviton to Graviton4), and the processors that
+# docs.aws.amazon.com/ec2/latest/instancetypes/ names for the others. A family that is not here is not judged.
+_CORES = (
+    ("a1", "cortex-a72"),
+    ("t4g|g5g|x2gd|i4g|im4gn|is4gen|[a-z]+6g[a-z]*", "neoverse-n1"),
+    ("[a-z]+7g[a-z]*", "neoverse-v1"),
+    ("[a-z]+8g[a-z]*", "neoverse-v2"),
+    ("[a-z]+9g[a-z]*", "neoverse-v3"),
+    ("t3a|[cmr]6a", "x86-64-v3"),  # AMD's first with AVX-512 is Zen 4
+    ("t3|[cmr]5|[cmr][678]i|[cmr]7a", "x86-64-v4"),
+)
+# Each has all that those before it have.
+_LINES = (
+    ("cortex-a72", "neoverse-n1", "neoverse-v1", "neoverse-v2", "neoverse-v3"),
+    ("x86-64-v3", "x86-64-v4"),
+)
 
 
 @dataclass(frozen=True)
@@ -77,3 +96,23 @@ def get(name: str) -> InstanceType:
         return table[name]
     except KeyError:
         raise UnknownInstanceType(name, difflib.get_close_matches(name, table, n=3, cutoff=0.6)) from None
+
+
+def family(name: str) -> str:
+    """The part of a type's name that says what it is made of."""
+    return name.partition(".")[0]
+
+
+def core_of(name: str) -> str:
+    """The core of a type, whether the table has it or not; empty where nothing is known of it."""
+    return next((core for pattern, core in _CORES if re.fullmatch(pattern, family(name))), "")
+
+
+def runs(core: str, compiled_for: str) -> bool:
+    """Whether ``core`` has every instruction that a program for another core may use."""
+    return any(core in line[line.index(compiled_for) :] for line in _LINES if compiled_for in line)
+
+
+def families_for(compiled_for: str) -> list[str]:
+    """The families of the table that run what was compiled for a core."""
+    return sorted({family(name) for name in load() if runs(core_of(name), compiled_for)})

@@ -60,3 +60,48 @@ def test_an_instance_of_an_older_image_is_marked() -> None:
     lines = report.launched([node], {"image_id": "ami-1"})
     assert lines[1].split()[:4] == ["ingot-head", "i-1", "m7i.large", "172.31.0.4"]
     assert lines[1].endswith("ami-0 (not the newest)")
+
+
+@pytest.mark.parametrize(
+    ("types", "core"),
+    [
+        (["a1.large"], "cortex-a72"),
+        (["m6g.large", "c6gn.large", "t4g.nano", "im4gn.large", "g5g.xlarge"], "neoverse-n1"),
+        (["c7g.large", "m7gd.large", "r7g.large", "c7gn.large", "hpc7g.16xlarge"], "neoverse-v1"),
+        (["c8g.large", "m8g.large", "r8gd.large", "x8g.large"], "neoverse-v2"),
+        (["m9g.large"], "neoverse-v3"),
+        (["c6a.large", "t3a.nano"], "x86-64-v3"),
+        (["c5.large", "t3.nano", "m7i.large", "r7a.large", "c8i.large"], "x86-64-v4"),
+        (["c10g.large", "g6.xlarge", "inf2.xlarge", "mystery"], ""),
+    ],
+)
+def test_each_generation_has_its_core(types: list[str], core: str) -> None:
+    assert {instance_types.core_of(name) for name in types} == {core}
+
+
+def test_every_graviton_type_of_the_table_has_a_core() -> None:
+    for name, kind in instance_types.load().items():
+        if kind.arch == "arm64":
+            assert instance_types.core_of(name).startswith("neoverse-"), name
+
+
+@pytest.mark.parametrize(
+    ("core", "compiled_for", "runs"),
+    [
+        ("neoverse-v2", "neoverse-v2", True),
+        ("neoverse-v2", "neoverse-v1", True),
+        ("neoverse-v1", "neoverse-v2", False),
+        ("x86-64-v3", "x86-64-v4", False),
+        ("x86-64-v4", "neoverse-v1", False),
+        ("", "neoverse-v1", False),
+        ("neoverse-v1", "", False),
+    ],
+)
+def test_a_core_runs_what_was_compiled_for_those_before_it(core: str, compiled_for: str, runs: bool) -> None:
+    assert instance_types.runs(core, compiled_for) is runs
+
+
+def test_the_families_for_a_core() -> None:
+    families = instance_types.families_for("neoverse-v2")
+    assert {"c8g", "m8g", "r8g"} <= set(families)
+    assert not {"c7g", "m7i"} & set(families)

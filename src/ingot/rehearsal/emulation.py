@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from ingot import instance_types
 from ingot.rehearsal import base, binfmt, trees
 from ingot.rehearsal.config import Settings
 from ingot.rehearsal.model import Machine
@@ -27,9 +28,6 @@ from ingot.rehearsal.model import Machine
 EMULATED = "arm64"
 # What init has to see as SIGRTMIN+3 to shut down: qemu moves a program's real-time signals up by four.
 SHUTDOWN_SIGNAL = "SIGRTMIN+7"
-# The core of each generation of Graviton, by the family's digit; those of Graviton2 have others, too.
-_CORES = {"6": "neoverse-n1", "7": "neoverse-v1", "8": "neoverse-v2", "9": "neoverse-v3"}
-_GRAVITON2 = frozenset({"t4g", "g5g", "x2gd", "i4g", "im4gn", "is4gen"})
 # What stands in for a core that qemu has not. Neoverse-N2 is of V2's architecture (Armv9.0: SVE2 at 128 bits,
 # bf16, i8mm); V3 is of a later one (Armv9.2), with vectors of the same length.
 _NEAREST = {"neoverse-v2": ("neoverse-n2",), "neoverse-v3": ("neoverse-v2", "neoverse-n2")}
@@ -90,9 +88,12 @@ class Emulator(BaseModel):
         """What a machine of this type is emulated as.
 
         Raises:
-            EmulationError: this qemu has neither the type's core nor one that is near to it.
+            EmulationError: the type's core is not known, or qemu has neither it nor one near to it.
         """
-        real = core_of(instance_type)
+        real = instance_types.core_of(instance_type)
+        if not real:
+            known = "known are Graviton to Graviton5"
+            raise EmulationError(f"{instance_type}: nothing is known of its core; {known}")
         for core in (real, *_NEAREST.get(real, ())):
             if core in self.cores:
                 return Core(real, core)
@@ -172,23 +173,6 @@ def clean(upper: Path) -> None:
     if environment.is_file() and not environment.is_symlink():
         lines = environment.read_text().splitlines(keepends=True)
         environment.write_text("".join(line for line in lines if not line.startswith("QEMU_CPU=")))
-
-
-def core_of(instance_type: str) -> str:
-    """The core of a Graviton type.
-
-    Raises:
-        EmulationError: its family is not one that we know.
-    """
-    family = instance_type.partition(".")[0]
-    if family == "a1":
-        return "cortex-a72"
-    if family in _GRAVITON2:
-        return _CORES["6"]
-    found = re.match(r"[a-z]+(\d+)g", family)
-    if found and found[1] in _CORES:
-        return _CORES[found[1]]
-    raise EmulationError(f"{instance_type}: nothing is known of its core; known are Graviton to Graviton5")
 
 
 def ensure_emulator(
