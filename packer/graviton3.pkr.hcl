@@ -21,6 +21,7 @@ locals {
   root     = abspath("${path.root}/..")
   image    = yamldecode(file("${local.root}/packer/images.yml")).images[local.name]
   versions = yamldecode(file("${local.root}/files/versions.yml"))
+  cores    = yamldecode(file("${local.root}/files/cores.yml"))
 }
 
 # ---- where to build ------------------------------------------------------------------------------------------------
@@ -233,7 +234,12 @@ locals {
   # Graviton families have a g after the generation (m7g, c7gn, g5g); a1 was the first.
   type_architecture = can(regex("^(a1|[a-z]+[0-9]+[a-z-]*g[a-z0-9-]*)[.]", local.instance_type)) ? "arm64" : "x86_64"
 
-  tags = merge(var.extra_tags, {
+  # The core that vLLM is compiled for, and the builder's, each empty where it is not said.
+  core      = try(local.image.core, "")
+  type_core = try([for family, core in local.cores.families : core if can(regex("^(${family})[.]", local.instance_type))][0], "")
+  core_runs = length([for line in local.cores.lines : line if try(index(line, local.type_core) >= index(line, local.core), false)]) > 0
+
+  tags = merge(var.extra_tags, local.core == "" ? {} : { "ingot:core" = local.core }, {
     "ingot:image"          = local.name
     "ingot:commit"         = local.commit
     "ingot:vllm"           = local.versions.vllm
@@ -249,6 +255,9 @@ locals {
   refusals = concat(
     local.type_architecture == local.image.architecture ? [] : [
       "instance type ${local.instance_type} is ${local.type_architecture}, but the image ${local.name} is ${local.image.architecture}"
+    ],
+    local.core == "" || local.type_core == "" || local.type_architecture != local.image.architecture || local.core_runs ? [] : [
+      "instance type ${local.instance_type} has ${local.type_core} cores, but the image ${local.name} is compiled for ${local.core}"
     ],
     local.volume_size >= local.image.volume.minimum ? [] : [
       "volume_size ${local.volume_size} GiB is too small: system, virtual environment and default weights need ${local.image.volume.minimum} GiB"

@@ -71,6 +71,7 @@ class Image(_Strict):
 
     description: Annotated[str, Field(min_length=1, max_length=120)]
     architecture: Literal["x86_64", "arm64"]
+    core: Literal["", "neoverse-v1", "neoverse-v2", "x86-64-v3", "x86-64-v4"] = ""
     base: BaseImage
     instance_type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")]
     volume: Volume
@@ -91,6 +92,11 @@ class Catalog(_Strict):
     """All images by name."""
 
     images: Annotated[dict[Name, Image], Field(min_length=1)]
+
+    @property
+    def cores(self) -> dict[str, str]:
+        """What each image is compiled for."""
+        return {name: image.core for name, image in self.images.items()}
 
 
 def load(path: Path = TABLE) -> Catalog:
@@ -124,7 +130,7 @@ def check_catalog(path: Path) -> list[Refusal]:
 
 
 def check_image(name: str, catalog: Catalog, roles: Path) -> list[Refusal]:
-    """The table has that image, and the repository every role of it."""
+    """The table has that image, the repository every role of it, and its builder the core."""
     if name not in catalog.images:
         return [
             Refusal(
@@ -133,9 +139,11 @@ def check_image(name: str, catalog: Catalog, roles: Path) -> list[Refusal]:
                 f"Name one of {', '.join(sorted(catalog.images))}, or add it to the table",
             )
         ]
+    image = catalog.images[name]
     known = sorted(path.parent.parent.name for path in roles.glob("*/tasks/install.yml"))
-    refusals = []
-    for role in catalog.images[name].roles:
+    builder = f"its builder {image.instance_type}"
+    refusals = fit.check_core(builder, image.instance_type, name, image.core, catalog.cores)
+    for role in image.roles:
         if role in known:
             continue
         near = difflib.get_close_matches(role, known, n=1)
@@ -149,17 +157,35 @@ def check_image(name: str, catalog: Catalog, roles: Path) -> list[Refusal]:
     return refusals
 
 
-def refusals(name: str, names: Iterable[str], root: Path = ROOT) -> list[Refusal]:
-    """Everything that speaks against baking the image ``name`` with variables of these ``names``."""
+def check_compiled_for(name: str, core: str, given: Mapping[str, Any]) -> list[Refusal]:
+    """The bake compiles for the core that the table says, which becomes the tag that launch.yml goes by."""
+    compiled_for = str(given.get("vllm_mcpu", "")) if given.get("vllm_method") == "source" else ""
+    if compiled_for == core:
+        return []
+    would = f"compiled for {compiled_for} (vllm_mcpu)" if compiled_for else "its own wheel (vllm_method)"
+    return [
+        Refusal(
+            "image-core-differs",
+            f"packer/images.yml has {core or 'no core'} for the image {name}, and vLLM would be {would}",
+            "Make both alike, in that table (core) or in the inventory of the image",
+        )
+    ]
+
+
+def refusals(name: str, given: Mapping[str, Any], root: Path = ROOT) -> list[Refusal]:
+    """Everything that speaks against baking the image ``name`` with the variables ``given``."""
     path = root / "packer" / "images.yml"
     roles = root / "roles"
     if found := check_catalog(path):
         return found
     options = variables.role_options(roles)
     playbooks = variables.playbook_options(root / variables.DOCUMENTED)
+    catalog = load(path)
+    if found := check_image(name, catalog, roles):
+        return found
     return [
-        *check_image(name, load(path), roles),
-        *variables.check_variables(names, options, playbooks | PLAYBOOK_VARIABLES),
+        *variables.check_variables(given, options, playbooks | PLAYBOOK_VARIABLES),
+        *check_compiled_for(name, catalog.images[name].core, given),
     ]
 
 

@@ -1,4 +1,4 @@
-"""EC2 instance types: architecture, size, price (``files/instance-types.csv``) and core."""
+"""EC2 instance types: architecture, size and list price (``files/instance-types.csv``), and their cores."""
 
 from __future__ import annotations
 
@@ -9,31 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from ingot.checkout import ROOT
 
 TABLE = ROOT / "files" / "instance-types.csv"
+CORES = ROOT / "files" / "cores.yml"
 
 PRICE_BASIS = "on-demand Linux in us-east-1"
 """What the prices of the table are; whoever prints one says so."""
-
-# What programs of a family are compiled for at best: Arm's name of the core, or the level of x86-64. Sources:
-# github.com/aws/aws-graviton-getting-started (Graviton to Graviton4), and the processors that
-# docs.aws.amazon.com/ec2/latest/instancetypes/ names for the others. A family that is not here is not judged.
-_CORES = (
-    ("a1", "cortex-a72"),
-    ("t4g|g5g|x2gd|i4g|im4gn|is4gen|[a-z]+6g[a-z]*", "neoverse-n1"),
-    ("[a-z]+7g[a-z]*", "neoverse-v1"),
-    ("[a-z]+8g[a-z]*", "neoverse-v2"),
-    ("[a-z]+9g[a-z]*", "neoverse-v3"),
-    ("t3a|[cmr]6a", "x86-64-v3"),  # AMD's first with AVX-512 is Zen 4
-    ("t3|[cmr]5|[cmr][678]i|[cmr]7a", "x86-64-v4"),
-)
-# Each has all that those before it have.
-_LINES = (
-    ("cortex-a72", "neoverse-n1", "neoverse-v1", "neoverse-v2", "neoverse-v3"),
-    ("x86-64-v3", "x86-64-v4"),
-)
 
 
 @dataclass(frozen=True)
@@ -103,14 +89,22 @@ def family(name: str) -> str:
     return name.partition(".")[0]
 
 
+@cache
+def _cores() -> Mapping[str, Any]:
+    known: dict[str, Any] = yaml.safe_load(CORES.read_text(encoding="utf-8"))
+    return known
+
+
 def core_of(name: str) -> str:
     """The core of a type, whether the table has it or not; empty where nothing is known of it."""
-    return next((core for pattern, core in _CORES if re.fullmatch(pattern, family(name))), "")
+    families = _cores()["families"].items()
+    return next((core for pattern, core in families if re.fullmatch(pattern, family(name))), "")
 
 
 def runs(core: str, compiled_for: str) -> bool:
     """Whether ``core`` has every instruction that a program for another core may use."""
-    return any(core in line[line.index(compiled_for) :] for line in _LINES if compiled_for in line)
+    lines = [line for line in _cores()["lines"] if compiled_for in line]
+    return any(core in line[line.index(compiled_for) :] for line in lines)
 
 
 def families_for(compiled_for: str) -> list[str]:

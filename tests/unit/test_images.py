@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ingot_vllm import cores
 from typer.testing import CliRunner
 
 from ingot import images, instance_types
@@ -14,6 +15,11 @@ from ingot.cli import app
 from ingot.preflight.fit import GIB
 
 ROOT = Path(__file__).resolve().parents[2]
+COMPILED = {
+    "x86": {"vllm_method": "wheel"},
+    "graviton3": {"vllm_method": "source", "vllm_mcpu": "neoverse-v1"},
+    "graviton4": {"vllm_method": "source", "vllm_mcpu": "neoverse-v2"},
+}
 TABLE: dict[str, Any] = yaml.safe_load((ROOT / "packer/images.yml").read_text())
 
 
@@ -25,7 +31,7 @@ def _table(path: Path, **change: Any) -> Path:
 
 def test_the_table_is_right() -> None:
     for name, image in images.load(ROOT / "packer/images.yml").images.items():
-        assert images.refusals(name, []) == []
+        assert images.refusals(name, COMPILED[name]) == []
         assert image.roles[-1] == "image_hygiene"
         assert instance_types.get(image.instance_type).arch == image.architecture
 
@@ -65,7 +71,7 @@ def test_a_table_that_is_no_yaml_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_image_names_those_there_are() -> None:
-    (refusal,) = images.refusals("x68", [])
+    (refusal,) = images.refusals("x68", {})
     assert refusal.name == "unknown-image"
     assert "'x68'" in refusal.why and "x86" in refusal.do
 
@@ -77,9 +83,47 @@ def test_an_unknown_role_names_the_one_that_is_meant(tmp_path: Path) -> None:
     assert "'bases'" in refusal.why and "'base'" in refusal.do
 
 
+def test_a_builder_that_lacks_the_core_is_refused(tmp_path: Path) -> None:
+    table = _table(
+        tmp_path / "images.yml", architecture="arm64", core="neoverse-v2", instance_type="c7g.xlarge"
+    )
+    (refusal,) = images.check_image("x86", images.load(table), ROOT / "roles")
+    assert refusal.name == "wrong-core"
+    assert "its builder c7g.xlarge has neoverse-v1 cores" in refusal.why
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        (
+            "graviton4",
+            COMPILED["graviton3"],
+            "neoverse-v2 for the image graviton4, and vLLM would be compiled for",
+        ),
+        ("graviton4", {}, "vLLM would be its own wheel"),
+        ("x86", {"vllm_method": "source", "vllm_mcpu": "x86-64-v4"}, "no core for the image x86"),
+    ],
+)
+def test_a_bake_for_another_core_than_the_tables_is_refused(
+    name: str, given: dict[str, str], said: str
+) -> None:
+    """Its tag would be wrong, and a launch goes by that."""
+    (refusal,) = images.refusals(name, given)
+    assert refusal.name == "image-core-differs"
+    assert said in refusal.why
+
+
+def test_the_cores_of_the_table_are_those_that_the_role_compiles_for() -> None:
+    schema = images.Image.model_json_schema()["properties"]["core"]["enum"]
+    assert sorted(schema) == sorted(["", *cores.CORES])
+    for name, core in cores.CORES.items():
+        arm = core.machine == "aarch64"
+        assert any(family.endswith("g") == arm for family in instance_types.families_for(name)), name
+
+
 def test_an_unknown_variable_names_the_one_that_is_meant() -> None:
     names = ["image_hygiene_imge", "image_hygiene_free_mib", "image_build", "ansible_user", "my_own"]
-    (refusal,) = images.refusals("x86", names)
+    (refusal,) = images.refusals("x86", dict.fromkeys(names))
     assert refusal.name == "unknown-variable"
     assert "'image_hygiene_imge'" in refusal.why and "'image_hygiene_image'" in refusal.do
 

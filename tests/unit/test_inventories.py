@@ -148,6 +148,7 @@ def test_nodes_on_graviton_have_the_engine_that_their_image_was_baked_with() -> 
     images = yaml.safe_load((ROOT / "packer/images.yml").read_text())["images"]
     for name in ("graviton3", "graviton4"):
         assert images[name]["groups"] == ["graviton", name]
+        assert images[name]["core"] == group_variables("image", name)["vllm_mcpu"]
         for group in images[name]["groups"]:
             baked = group_variables("image", group)
             assert baked

@@ -79,9 +79,9 @@ def checkout(variables_only: Path, tmp_path: Path) -> Path:
     return shutil.copytree(variables_only, tmp_path / "checkout")
 
 
-def _value(root: Path, template: str, *flags: str) -> str:
+def _value(root: Path, expression: str, *flags: str, template: str = TEMPLATE) -> str:
     """What a string with ${...} in it comes to."""
-    said = _packer("console", *flags, TEMPLATE, cwd=root, typed=f'"{template}"')
+    said = _packer("console", *flags, template, cwd=root, typed=f'"{expression}"')
     status, _, value = said.partition(": ")
     assert status == "0", said
     return value
@@ -156,14 +156,41 @@ def test_what_can_work_is_not_refused(variables_only: Path, variables: dict[str,
     assert _value(variables_only, "${local.name}", *_flags(variables)) == "x86"
 
 
-def test_a_graviton_template_refuses_a_builder_of_another_architecture(variables_only: Path) -> None:
-    packer = variables_only / "packer"
-    (packer / "graviton3.pkr.hcl").write_text(
-        packer_templates.text_of("graviton3", (packer / "x86.pkr.hcl").read_text())
+@pytest.fixture
+def graviton4(checkout: Path) -> Path:
+    """A folder with the template of graviton4, as the others are made."""
+    packer = checkout / "packer"
+    (packer / "graviton4.pkr.hcl").write_text(
+        packer_templates.text_of("graviton4", (packer / "x86.pkr.hcl").read_text())
     )
-    said = _packer("validate", "-var", "instance_type=m7i.xlarge", "graviton3.pkr.hcl", cwd=packer)
-    assert said.startswith("1: ")
-    assert "instance type m7i.xlarge is x86_64, but the image graviton3 is arm64" in said
+    return packer
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("m7i.xlarge", "instance type m7i.xlarge is x86_64, but the image graviton4 is arm64"),
+        (
+            "c7g.xlarge",
+            "instance type c7g.xlarge has neoverse-v1 cores, but the image graviton4 is compiled for",
+        ),
+        ("t4g.xlarge", "instance type t4g.xlarge has neoverse-n1 cores"),
+    ],
+)
+def test_a_graviton_template_refuses_a_builder_that_lacks_its_core(
+    graviton4: Path, kind: str, said: str
+) -> None:
+    answer = _packer("validate", "-var", f"instance_type={kind}", "graviton4.pkr.hcl", cwd=graviton4)
+    assert answer.startswith("1: ")
+    assert said in answer
+    assert answer.count("instance type") == 1
+
+
+def test_an_image_has_the_core_as_a_tag(graviton4: Path, variables_only: Path) -> None:
+    later = ("-var", "instance_type=m9g.xlarge")
+    tag = '${local.tags["ingot:core"]}'
+    assert _value(graviton4, tag, *later, template="graviton4.pkr.hcl") == "neoverse-v2"
+    assert _value(variables_only, '${contains(keys(local.tags), "ingot:core")}') == "false"
 
 
 def test_an_unknown_role_is_refused_by_name(checkout: Path) -> None:

@@ -14,9 +14,9 @@ from ingot.preflight.refusal import Refusal
 
 
 def image_refusals(
-    build: Mapping[str, str], variables: Iterable[str], host: str, python: str
+    build: Mapping[str, str], variables: Mapping[str, Any], host: str, python: str
 ) -> list[Refusal]:
-    """What can be said before the machine is touched: table, roles, names of variables, its Python."""
+    """What can be said before the machine is touched: table, roles, variables, its Python."""
     if not build:
         return [
             Refusal(

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from ingot import models, sizing
+from ingot import instance_types, models, sizing
 from ingot.checkout import ROOT
 from ingot.preflight.refusal import Refusal
 
@@ -60,6 +60,28 @@ def check_architecture(what: str, found: str, image: str, wanted: str) -> list[R
             "architecture-differs",
             f"{what} is {found}, image {image} is {wanted}",
             f"Choose an instance type of architecture {wanted}, or an image built for {found}",
+        )
+    ]
+
+
+def check_core(
+    what: str, type_name: str, image: str, compiled_for: str, images: Mapping[str, str]
+) -> list[Refusal]:
+    """A type's core has what the image was compiled to use; else its engine would be ended by SIGILL.
+
+    Not judged are types of unknown core, images that were compiled for none, and cores of two architectures,
+    which have a refusal of their own. ``images`` has what each image of the table is compiled for.
+    """
+    core = instance_types.core_of(type_name)
+    if instance_types.runs(core, compiled_for) or not instance_types.runs(compiled_for, core):
+        return []
+    fitting = sorted(name for name, other in images.items() if instance_types.runs(core, other))
+    return [
+        Refusal(
+            "wrong-core",
+            f"{what} has {core} cores, and image {image} was compiled for {compiled_for}",
+            f"Choose a type of the families {', '.join(instance_types.families_for(compiled_for))},"
+            f" or an image for {core} ({', '.join(fitting) or 'none of packer/images.yml'})",
         )
     ]
 

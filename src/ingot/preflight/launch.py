@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ingot import images as images_table
 from ingot import instance_types, sizing, values
 from ingot.preflight import ami, fit
 from ingot.preflight.fit import GIB
@@ -35,12 +36,14 @@ def refusals(
             )
         )
     if not images:
+        known = images_table.load().images
+        template = variables["launch_image"] if variables["launch_image"] in known else "<image>"
         asked = variables["launch_image_id"] or f"tagged ingot:image={variables['launch_image']}"
         found.append(
             Refusal(
                 "no-image",
                 f"this account has no image {asked} in this region",
-                "Bake it (packer build packer/x86.pkr.hcl), or set launch_image_id",
+                f"Bake it (packer build packer/{template}.pkr.hcl), or set launch_image_id",
             )
         )
     if found:
@@ -55,6 +58,10 @@ def refusals(
             )
         ]
     chosen = instance_types.get(type_name)
+    cores = images_table.load().cores
+    made_from = image["tags"]["ingot:image"]
+    # One of an older bake has no such tag.
+    compiled_for = image["tags"].get("ingot:core", cores.get(made_from, ""))
     model_id = variables["serving_model_id"]
     model = catalog.models[model_id]
     volume = int(variables["launch_volume_gib"]) * GIB
@@ -65,6 +72,9 @@ def refusals(
         *ami.check_ami(image, imdsv2_only=True),
         *fit.check_architecture(
             f"instance type {type_name}", chosen.arch, image["image_id"], image["architecture"]
+        ),
+        *fit.check_core(
+            f"instance type {type_name}", type_name, f"{image['image_id']} ({made_from})", compiled_for, cores
         ),
         *fit.check_memory(
             f"instance type {type_name}",

@@ -30,11 +30,11 @@ def refusals(
     model_id = variables["serving_model_id"]
     model = fit.catalog_of(variables).models[model_id]
     groups = variables["group_names"]
-    image, wanted = next(
-        (name, image.architecture)
-        for name, image in images.load().images.items()
-        if set(image.groups) & set(groups)
+    catalog = images.load()
+    image, made_of = next(
+        (name, image) for name, image in catalog.images.items() if set(image.groups) <= set(groups)
     )
+    type_name = variables.get("ec2_instance_type", "")  # of a static inventory nothing is known
     needed, parts = fit.SPARE_BYTES, ["1 GiB to spare"]
     for path, size, part in (
         (f"{MODELS}/{model_id}", int(model.size * fit.SPARE), model_id),
@@ -45,7 +45,8 @@ def refusals(
             parts.append(part)
     return [
         *check_python(host, answer["python"], (minimum[0], minimum[1]), core),
-        *fit.check_architecture(host, answer["machine"], image, wanted),
+        *fit.check_architecture(host, answer["machine"], image, made_of.architecture),
+        *fit.check_core(f"{host} ({type_name})", type_name, image, made_of.core, catalog.cores),
         *fit.check_memory(
             host, sizing.Host(int(answer["cores"]), int(answer["memory"])), model_id, model, variables
         ),

@@ -15,25 +15,26 @@ from ingot.preflight.variables import playbook_options
 SUBNET = {"subnet_id": "subnet-1", "vpc_id": "vpc-1", "availability_zone": "us-east-1a"}
 
 
+REQUEST: dict[str, Any] = {
+    **dict.fromkeys(playbook_options(), ""),
+    "cluster_name": "ingot",
+    "serving_mode": "ray_serve",
+    "serving_model_id": MODEL,
+    "model_store_catalog": CATALOG,
+    "launch_image": "x86",
+    "launch_instance_type": "m7i.large",
+    "launch_volume_gib": 24,
+    "launch_workers": 2,
+    "gateway_port": 8080,
+    "ingot_connect": "private",
+    "launch_ssh_cidr": "203.0.113.7/32",
+    "launch_client_cidr": "10.0.0.0/8",
+}
+
+
 def launch(image: dict[str, Any] | None = None, /, **variables: Any) -> list[str]:
-    request = {
-        **dict.fromkeys(playbook_options(), ""),
-        "cluster_name": "ingot",
-        "serving_mode": "ray_serve",
-        "serving_model_id": MODEL,
-        "model_store_catalog": CATALOG,
-        "launch_image": "x86",
-        "launch_instance_type": "m7i.large",
-        "launch_volume_gib": 24,
-        "launch_workers": 2,
-        "gateway_port": 8080,
-        "ingot_connect": "private",
-        "launch_ssh_cidr": "203.0.113.7/32",
-        "launch_client_cidr": "10.0.0.0/8",
-        **variables,
-    }
     images = [IMAGE | (image or {})] if image != {"none": True} else []
-    return names(launch_checks.refusals(request, images, [SUBNET]))
+    return names(launch_checks.refusals(REQUEST | variables, images, [SUBNET]))
 
 
 def test_a_good_launch_is_let_through() -> None:
@@ -61,6 +62,33 @@ def test_a_bad_launch_is_refused(variables: dict[str, Any], name: str) -> None:
 def test_a_launch_without_an_image_or_with_a_foreign_one_is_refused() -> None:
     assert launch({"none": True}) == ["no-image"]
     assert launch({"tags": {}}) == ["not-an-ingot-image"]
+
+
+@pytest.mark.parametrize(("image", "said"), [("graviton3", "packer/graviton3.pkr.hcl"), ("x", "<image>")])
+def test_an_image_that_is_not_there_is_named_with_how_to_bake_it(image: str, said: str) -> None:
+    (refusal,) = launch_checks.refusals(REQUEST | {"launch_image": image}, [], [SUBNET])
+    assert refusal.name == "no-image"
+    assert f"ingot:image={image}" in refusal.why and said in refusal.do
+
+
+GRAVITON4 = {"architecture": "arm64", "tags": {"ingot:image": "graviton4", "ingot:core": "neoverse-v2"}}
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [GRAVITON4["tags"], {"ingot:image": "graviton4"}],
+    ids=["tagged", "baked before there was the tag"],
+)
+def test_an_image_for_another_core_is_refused_before_anything_is_launched(tags: dict[str, str]) -> None:
+    image = GRAVITON4 | {"tags": tags}
+    assert launch(image, launch_instance_type="m7g.large") == ["wrong-core"]
+    assert launch(image, launch_instance_type="m8g.large") == []
+    assert launch(image, launch_instance_type="m7i.large") == ["architecture-differs"]
+
+
+def test_the_tag_counts_and_not_what_the_table_says_now() -> None:
+    tags = {"ingot:image": "graviton4", "ingot:core": "neoverse-v1"}
+    assert launch(GRAVITON4 | {"tags": tags}, launch_instance_type="m7g.large") == []
 
 
 @pytest.mark.parametrize(

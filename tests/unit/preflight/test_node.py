@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from refusals import CATALOG, MODEL, names
@@ -33,7 +34,7 @@ VARIABLES = {
 }
 
 
-def node(probe: str, **variables: str) -> list[str]:
+def node(probe: str, **variables: Any) -> list[str]:
     return names(node_checks.refusals(probe, "a", {**VARIABLES, **variables}, PORTS, (3, 8), "2.19.14"))
 
 
@@ -114,3 +115,15 @@ def test_a_python_that_ansible_cannot_use_is_refused(found: str, name: str) -> N
 
 def test_a_newer_python_is_let_through() -> None:
     assert node_checks.check_python("a", "3.13.5", (3, 8), "2.19.14") == []
+
+
+def test_a_node_of_an_image_for_another_core_is_refused() -> None:
+    """Somebody may have launched it without launch.yml."""
+    probe = PROBE.replace("machine x86_64", "machine aarch64")
+
+    def of(kind: str) -> list[str]:
+        groups = ["ray_head", "graviton", "graviton4"]
+        return node(probe, group_names=groups, ec2_instance_type=kind)
+
+    assert of("c7g.2xlarge") == ["wrong-core"]
+    assert of("c8g.2xlarge") == []
