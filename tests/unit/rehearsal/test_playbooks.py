@@ -57,12 +57,16 @@ def play(ec2: LocalEc2, tmp_path: Path) -> Any:
     return run
 
 
-def image(ec2: LocalEc2) -> str:
+def image(ec2: LocalEc2, core: str = "") -> str:
     """An image of ours, as a bake leaves it."""
     client = ec2.client()
     builder = ec2.launch()
     ec2.stop(builder)
-    specification = {"ResourceType": "image", "Tags": [{"Key": "ingot:image", "Value": "x86"}]}
+    tags = {"ingot:image": "x86"} | ({"ingot:core": core} if core else {})
+    specification = {
+        "ResourceType": "image",
+        "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+    }
     made = client.create_image(InstanceId=builder, Name="ingot-x86-1", TagSpecifications=[specification])
     ec2.wait_for_image(made["ImageId"])
     client.terminate_instances(InstanceIds=[builder])
@@ -95,6 +99,23 @@ def test_a_launch_is_refused_with_all_that_speaks_against_it(ec2: LocalEc2, play
     assert status != 0
     for name in ("unknown-instance-type", "no-cidr"):
         assert name in said
+    assert changes(ec2) == []
+
+
+def test_a_launch_on_a_core_that_lacks_what_was_compiled_in_is_refused(ec2: LocalEc2, play: Any) -> None:
+    made = image(ec2, core="x86-64-v4")
+    status, said = play(
+        "rehearsal",
+        "playbooks/launch.yml",
+        "-e",
+        "launch_instance_type=m6a.large",
+        "-e",
+        "launch_volume_gib=30",
+    )
+    assert status != 0
+    flat = " ".join(said.split())
+    assert f"wrong-core: instance type m6a.large has x86-64-v3 cores, and image {made} (x86)" in flat
+    assert "m7i" in flat
     assert changes(ec2) == []
 
 
