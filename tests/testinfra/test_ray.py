@@ -40,6 +40,11 @@ def test_the_sandbox_is_tight(host: Host, unit: str) -> None:
     }
 
 
+@pytest.mark.install
+def test_what_the_units_start_through_is_there(host: Host) -> None:
+    assert host.run("ingot launch --check processor -- /usr/bin/true").rc == 0
+
+
 @pytest.mark.hygiene
 @pytest.mark.parametrize("unit", UNITS)
 def test_an_image_neither_runs_nor_enables_them(host: Host, unit: str) -> None:

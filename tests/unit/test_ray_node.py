@@ -145,7 +145,7 @@ def test_a_head_that_is_away_is_tried_again_later(
     node: ModuleType, lock: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node, "WAIT", 0)
-    monkeypatch.setattr(node.wait_for_port, "__defaults__", (0,))
+    monkeypatch.setattr(node.wait_for_port, "__defaults__", (0, ""))
     assert run(node, "worker", "--lock", str(lock), "--head", "127.0.0.1:1", "--", "ray") == node.EX_TEMPFAIL
     assert "ingot: the head 127.0.0.1:1 does not answer" in capsys.readouterr().err
 
@@ -180,6 +180,22 @@ def test_nobody_waits_for_a_main_process_that_has_ended(
     """Its own last line says why; another one after it would be taken for the cause."""
     monkeypatch.setenv("MAINPID", "999999999")
     assert run(node, "joined", "--head", head, "--address", "10.0.0.2") == node.EX_TEMPFAIL
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("step", ["publish", "joined"])
+def test_nobody_waits_for_the_port_of_a_main_process_that_has_ended(
+    node: ModuleType,
+    step: str,
+    lock: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A head that refused its processor never opens the port."""
+    monkeypatch.setenv("MAINPID", "999999999")
+    monkeypatch.setattr(node.time, "sleep", lambda _: pytest.fail("it waits"))
+    arguments = ("--lock", str(lock), "--head", "127.0.0.1:1", "--address", "127.0.0.1")
+    assert run(node, step, *arguments) == node.EX_TEMPFAIL
     assert capsys.readouterr().err == ""
 
 

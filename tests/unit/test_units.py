@@ -117,6 +117,7 @@ def test_what_runs_the_engine_has_room(name: str) -> None:
 def test_ray_is_supervised_authenticated_and_on_one_address(name: str) -> None:
     text = unit(name)
     command = options(text, "ExecStart")[0]
+    assert command.startswith("/usr/bin/ingot launch --check processor -- ")
     assert "--block" in command
     assert "--node-ip-address ${RAY_NODE_ADDRESS}" in command
     assert "0.0.0.0" not in command

@@ -47,7 +47,15 @@ def read_lock(path: Path) -> str:
         )
 
 
-def wait_for_port(address: str, timeout: float = WAIT) -> None:
+def ended(main: str) -> bool:
+    """Whether the unit's main process (its id, or nothing) has ended.
+
+    Of such a one the reason is its own last line, which nothing that runs beside it must follow.
+    """
+    return bool(main) and not Path("/proc", main).exists()
+
+
+def wait_for_port(address: str, timeout: float = WAIT, main: str = "") -> None:
     """Wait until the head accepts connections: Ray's own client would need 40 s for every vain attempt."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + timeout
@@ -55,6 +63,8 @@ def wait_for_port(address: str, timeout: float = WAIT) -> None:
         try:
             socket.create_connection((host, int(port)), timeout=3).close()
         except OSError as error:
+            if ended(main):
+                raise SystemExit(EX_TEMPFAIL) from None
             if time.monotonic() >= deadline:
                 print(f"ingot: the head {address} does not answer ({error})", file=sys.stderr, flush=True)
                 raise SystemExit(EX_TEMPFAIL) from None
@@ -121,15 +131,12 @@ def publish(client: Any, lock: str) -> None:
 
 
 def joined(client: Any, address: str, timeout: float = WAIT, main: str = "") -> None:
-    """Wait until the cluster counts this node as alive, or until ``main`` (a process id) has ended.
-
-    Of a main process that has ended the reason is its own last line, which nothing here must follow.
-    """
+    """Wait until the cluster counts this node as alive, or until ``main`` has ended."""
     from ray.core.generated.gcs_pb2 import GcsNodeInfo
 
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        if main and not Path("/proc", main).exists():
+        if ended(main):
             raise SystemExit(EX_TEMPFAIL)
         for node in client.get_all_node_info(timeout=CALL_TIMEOUT).values():
             if node.node_manager_address == address and node.state == GcsNodeInfo.ALIVE:
@@ -140,13 +147,13 @@ def joined(client: Any, address: str, timeout: float = WAIT, main: str = "") -> 
 
 
 def outlive(main: str, timeout: float = WAIT) -> None:
-    """Wait until ``main`` (a process id, or nothing) has ended.
+    """Wait until ``main`` has ended.
 
     systemd judges by the main process's status whether a unit is started again. Were this process, which runs
     beside it, to fail first, the main one would be ended by a signal, and its refusal for good would be lost.
     """
     deadline = time.monotonic() + timeout
-    while main and Path("/proc", main).exists() and time.monotonic() < deadline:
+    while main and not ended(main) and time.monotonic() < deadline:
         time.sleep(0.2)
 
 
@@ -171,7 +178,7 @@ def main() -> None:
         become(command)
     main_process = os.environ.get("MAINPID", "")  # systemd sets it for what runs after the start
     try:
-        wait_for_port(options.head)
+        wait_for_port(options.head, main=main_process)
         client = connect(options.head)
     except SystemExit:
         outlive(main_process)

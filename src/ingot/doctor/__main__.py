@@ -3,7 +3,7 @@
 ingot doctor [--json]                  what is wrong here, root causes first (exit 1 if anything is)
 ingot preflight                        what would keep the engine from starting
 ingot wait UNIT --url URL              wait until a unit answers, or until its first failure
-ingot launch [--credential …] -- CMD   used by units: check, then become CMD
+ingot launch [OPTIONS] -- CMD          used by units: check, then become CMD
 ingot serve --config FILE              used by ingot-serve.service: deploy and watch
 """
 
@@ -21,7 +21,7 @@ from . import settings as settings_module
 from .checks import preflight
 from .collect import diagnose, unit
 from .finding import as_json
-from .launch import launch
+from .launch import CHECKS, launch
 from .serve import main as serve
 
 WAIT_POLL = 1.0
@@ -64,7 +64,9 @@ def parser() -> argparse.ArgumentParser:
     waiting.add_argument("--timeout", type=float, default=600)
     launching = commands.add_parser("launch")
     launching.add_argument("--credential", action="append", default=[], metavar="VARIABLE=NAME")
-    launching.add_argument("--no-check", action="store_true")
+    launching.add_argument(
+        "--check", choices=CHECKS, default="all", help="`processor`: what the engine was compiled for alone"
+    )
     serving = commands.add_parser("serve")
     serving.add_argument("--config", type=Path, required=True)
     serving.add_argument("--url", default="http://127.0.0.1:8265")
@@ -83,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return serve(options.config, options.url, options.timeout)
     settings = settings_module.load()
     if options.command == "launch":
-        return launch(settings, command, credentials=options.credential, check=not options.no_check)
+        return launch(settings, command, credentials=options.credential, check=options.check)
     findings = diagnose(settings) if options.command == "doctor" else preflight(settings)
     if options.json:
         print(as_json(findings))

@@ -13,13 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .causes import REFUSED
-from .checks import preflight
+from .checks import preflight, processor
 from .finding import Finding
 from .settings import Settings
 
 # sysexits.h. The units do not restart after EX_CONFIG: the next attempt would end the same way.
 EX_TEMPFAIL = 75
 EX_CONFIG = 78
+
+# All that the engine needs; or what Ray's units check, below which replicas come and go.
+CHECKS = ("all", "processor")
 
 
 def refusal(finding: Finding) -> str:
@@ -36,19 +39,18 @@ def credential(name: str) -> str:
 
 
 def launch(
-    settings: Settings, command: Sequence[str], *, credentials: Sequence[str] = (), check: bool = True
+    settings: Settings, command: Sequence[str], *, credentials: Sequence[str] = (), check: str = "all"
 ) -> int:
     """Check, set ``VARIABLE=credential`` pairs in the environment and replace this process by ``command``.
 
     Returns:
         The exit status when the checks refuse; otherwise it does not return.
     """
-    if check:
-        findings = preflight(settings)
-        for finding in findings:
-            print(refusal(finding), file=sys.stderr)
-        if findings:
-            return EX_TEMPFAIL if all(item.transient for item in findings) else EX_CONFIG
+    findings = preflight(settings) if check == "all" else list(processor(settings))
+    for finding in findings:
+        print(refusal(finding), file=sys.stderr)
+    if findings:
+        return EX_TEMPFAIL if all(item.transient for item in findings) else EX_CONFIG
     environment = dict(os.environ)
     for pair in credentials:
         variable, _, name = pair.partition("=")

@@ -34,7 +34,7 @@ def test_launch_hands_over_a_credential_by_environment_only(
     (tmp_path / "api-key").write_text("sk-canary\n")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     with pytest.raises(SystemExit):
-        launch.launch(Settings(), ["vllm", "serve"], credentials=["VLLM_API_KEY=api-key"], check=False)
+        launch.launch(Settings(), ["vllm", "serve"], credentials=["VLLM_API_KEY=api-key"], check="processor")
     assert executed["environment"]["VLLM_API_KEY"] == "sk-canary"
     assert executed["argv"] == ["vllm", "serve"]
 
@@ -48,7 +48,8 @@ def test_the_command_line_of_a_unit(
         main(
             [
                 "launch",
-                "--no-check",
+                "--check",
+                "processor",
                 "--credential",
                 "K=api-key",
                 "--",
@@ -66,7 +67,7 @@ def test_the_command_line_of_a_unit(
 def test_launch_without_a_credential_directory_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
     with pytest.raises(SystemExit, match="refused: credential api-key was not handed over"):
-        launch.launch(Settings(), ["x"], credentials=["K=api-key"], check=False)
+        launch.launch(Settings(), ["x"], credentials=["K=api-key"], check="processor")
 
 
 @pytest.mark.parametrize(("transient", "status"), [(True, launch.EX_TEMPFAIL), (False, launch.EX_CONFIG)])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ingot.doctor import checks, launch
+from ingot.doctor import checks, launch, settings
+from ingot.doctor.__main__ import main
 from ingot.doctor.causes import match
 from ingot.doctor.finding import Finding
 from ingot.doctor.settings import Settings
@@ -66,3 +68,34 @@ def test_one_core_of_another_kind_is_enough(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_node_whose_image_says_nothing_is_not_refused(tmp_path: Path) -> None:
     assert list(checks.processor(Settings(facts=str(tmp_path / "none.json")))) == []
+
+
+@pytest.mark.parametrize("check", ["processor", "all"])
+def test_a_unit_ends_for_good_with_the_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], check: str
+) -> None:
+    """Ray's units check the processor alone, vllm.service all; neither gets to its program."""
+    facts, cpuinfo = tmp_path / "vllm.json", tmp_path / "cpuinfo"
+    facts.write_text(json.dumps({"compiled": {"cpu": "neoverse-v2", "cpu_features": ["sve", "sve2"]}}))
+    cpuinfo.write_text(GRAVITON3)
+    monkeypatch.setattr(checks, "CPUINFO", cpuinfo)
+    monkeypatch.setattr(settings, "load", lambda: Settings(facts=str(facts), venv=str(tmp_path)))
+    monkeypatch.setattr(os, "execvpe", lambda *_: pytest.fail("it went on"))
+    assert main(["launch", "--check", check, "--", "python", "ray_node.py", "--", "ray"]) == launch.EX_CONFIG
+    lines = [line for line in capsys.readouterr().err.splitlines() if "compiled for" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith(
+        "ingot: refused: vLLM was compiled for neoverse-v2, and this processor lacks sve2. Do: Launch this"
+    )
+
+
+def test_rays_check_looks_at_nothing_but_the_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr(settings, "load", lambda: Settings(facts=str(tmp_path / "none"), venv="/none"))
+    monkeypatch.setattr(os, "execvpe", lambda _, command, __: became.append(command))
+    with pytest.raises(AssertionError):
+        main(["launch", "--check", "processor", "--", "python", "ray_node.py", "head", "--", "ray", "start"])
+    assert became == [["python", "ray_node.py", "head", "--", "ray", "start"]]
+    assert capsys.readouterr().err == ""
