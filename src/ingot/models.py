@@ -7,12 +7,9 @@ named by revision and sha256, so that a node serves exactly what somebody chose,
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-import urllib.error
 import urllib.parse
-import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
@@ -20,9 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_WEIGHTS = (".safetensors",)
-# What a server reads beside the weights. Other formats of the same weights are left where they are.
-_WANTED = (".safetensors", ".json", ".txt", ".model", ".jinja")
+WEIGHTS = (".safetensors",)
 
 
 class ModelError(ValueError):
@@ -141,7 +136,7 @@ class Model(_Strict):
         for needed in ("config.json", "tokenizer_config.json"):
             if needed not in names:
                 raise ValueError(f"{needed} is not among the files: vLLM cannot serve the model without it")
-        if not any(name.endswith(_WEIGHTS) for name in names):
+        if not any(name.endswith(WEIGHTS) for name in names):
             raise ValueError("no .safetensors file is listed: there are no weights to serve")
         return self
 
@@ -201,128 +196,18 @@ def parse_catalog(data: Any, name: str = "the catalogue") -> Catalog:
 
 
 def load_catalog(path: Path) -> Catalog:
-    """The catalogue in a file."""
-    return parse_catalog(yaml.safe_load(path.read_text(encoding="utf-8")), str(path))
+    """The catalogue in a file.
+
+    Raises:
+        ModelError: it cannot be read, or is no catalogue.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    return parse_catalog(data, str(path))
 
 
 def sha256_of(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def shape_of(config: dict[str, Any], weight_bytes: int) -> ModelShape:
-    """The shape that a ``config.json`` describes."""
-    heads = config["num_attention_heads"]
-    return ModelShape(
-        layers=config["num_hidden_layers"],
-        attention_heads=heads,
-        kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-        max_model_len=config["max_position_embeddings"],
-        weight_bytes=weight_bytes,
-    )
-
-
-def _entry(
-    revision: str, licence: str, config: dict[str, Any], source: ModelSource, files: list[ModelFile]
-) -> Model:
-    weight_bytes = sum(file.size for file in files if file.path.endswith(_WEIGHTS))
-    try:
-        return Model.model_validate(
-            {
-                "revision": revision,
-                "licence": licence,
-                "dtype": config.get("dtype") or config.get("torch_dtype") or "bfloat16",
-                "source": source,
-                "shape": shape_of(config, weight_bytes),
-                "files": tuple(sorted(files, key=lambda file: file.path)),
-            }
-        )
-    except KeyError as error:
-        raise ModelError(
-            f"its config.json has no {error}: this is not a decoder that Ingot can size"
-        ) from error
-    except ValidationError as error:
-        raise ModelError("; ".join(detail["msg"] for detail in error.errors())) from error
-
-
-def lock_directory(directory: Path, revision: str, licence: str, source: ModelSource | None = None) -> Model:
-    """The entry of a model whose files are in a directory here."""
-    if not (directory / "config.json").is_file():
-        raise ModelError(f"{directory} has no config.json: it is not a model's directory")
-    files = [
-        ModelFile(
-            path=path.relative_to(directory).as_posix(), size=path.stat().st_size, sha256=sha256_of(path)
-        )
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.suffix in _WANTED
-    ]
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    return _entry(
-        revision,
-        licence,
-        config,
-        source or ModelSource(kind="directory", location=str(directory.absolute())),
-        files,
-    )
-
-
-def _get(url: str, token: str | None) -> bytes:
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as response:
-            return bytes(response.read())
-    except urllib.error.HTTPError as error:
-        hint = ": it is gated or private, give a token" if error.code in (401, 403) else ""
-        raise ModelError(f"{url} answered {error.code}{hint}") from error
-    except (urllib.error.URLError, TimeoutError) as error:
-        raise ModelError(f"{url} cannot be reached: {error}") from error
-
-
-def lock_huggingface(
-    model_id: str,
-    revision: str = "main",
-    token: str | None = None,
-    endpoint: str = "https://huggingface.co",
-    progress: Callable[[str], None] = lambda _: None,
-) -> Model:
-    """The entry of a model on Hugging Face, at the commit that ``revision`` is now.
-
-    The hub states the sha256 of large files; the small ones are fetched and hashed.
-    """
-    check_model_id(model_id)
-    api = f"{endpoint.rstrip('/')}/api/models/{model_id}/revision/{urllib.parse.quote(revision, safe='')}"
-    info = json.loads(_get(f"{api}?blobs=true", token))
-    source, commit = ModelSource(endpoint=endpoint), info["sha"]
-    files: list[ModelFile] = []
-    config: dict[str, Any] | None = None
-    for sibling in info["siblings"]:
-        path = sibling["rfilename"]
-        if "/" in path or PurePosixPath(path).suffix not in _WANTED:
-            continue
-        large = sibling.get("lfs")
-        if large:
-            files.append(ModelFile(path=path, size=large["size"], sha256=large["sha256"]))
-        else:
-            progress(f"hashing {path}")
-            content = _get(source.url(model_id, commit, path), token)
-            files.append(ModelFile(path=path, size=len(content), sha256=hashlib.sha256(content).hexdigest()))
-            if path == "config.json":
-                config = json.loads(content)
-    if config is None:
-        raise ModelError(f"{model_id} has no config.json: vLLM cannot serve it")
-    licence = str((info.get("cardData") or {}).get("license") or "unknown")
-    return _entry(commit, licence, config, source, files)
-
-
-def render_entry(model_id: str, model: Model) -> str:
-    """The entry as YAML, to be put under ``models:`` in a catalogue."""
-    document = {model_id: model.model_dump(mode="json", exclude_none=True, exclude_defaults=True)}
-    return yaml.dump(document, Dumper=_IndentedDumper, sort_keys=False, width=200)
-
-
-class _IndentedDumper(yaml.SafeDumper):
-    """Lists indented below their key, as in the rest of the repository."""
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)

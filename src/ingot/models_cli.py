@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ingot import models
+from ingot import model_lock
+from ingot.models import ModelError, check_model_id
 
 CATALOG = Path("files/models.yml")
 
@@ -27,28 +28,49 @@ def lock(
         str, typer.Option(help="Branch, tag or commit; the entry holds the commit that it is now.")
     ] = "main",
     directory: Annotated[
-        Path | None, typer.Option(help="Take the files here instead of asking Hugging Face.")
+        Path | None,
+        typer.Option(
+            help="Take the files here instead of asking Hugging Face.", exists=True, file_okay=False
+        ),
     ] = None,
     licence: Annotated[str, typer.Option(help="With --directory: the model's licence.")] = "unknown",
     token_file: Annotated[
-        Path | None, typer.Option(help="File with a token of Hugging Face, for gated models.")
+        Path | None,
+        typer.Option(
+            help="File with a token of Hugging Face, for gated models.",
+            exists=True,
+            dir_okay=False,
+            readable=True,
+        ),
     ] = None,
 ) -> None:
     """Print a model's entry for files/models.yml: its files' sizes and hashes, and its shape."""
     try:
-        models.check_model_id(model)
+        check_model_id(model)
         if directory:
-            entry = models.lock_directory(directory, revision, licence)
+            entry = model_lock.lock_directory(directory, revision, licence)
         else:
-            entry = models.lock_huggingface(
+            entry = model_lock.lock_huggingface(
                 model,
                 revision,
-                token_file.read_text().strip() if token_file else None,
+                _token(token_file) if token_file else None,
                 os.environ.get("HF_ENDPOINT", "https://huggingface.co"),
                 lambda text: typer.echo(text, err=True),
             )
-    except models.ModelError as error:
+    except ModelError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
     typer.echo(f"# Put this below `models:` in {CATALOG}, indented by two spaces.", err=True)
-    typer.echo(models.render_entry(model, entry), nl=False)
+    typer.echo(model_lock.render_entry(model, entry), nl=False)
+
+
+def _token(path: Path) -> str:
+    """What is sent as a header: a single printable word.
+
+    Raises:
+        ModelError: the file holds something else, which is not repeated.
+    """
+    token = path.read_bytes().strip()
+    if not token.isascii() or not (text := token.decode()).isprintable() or " " in text or not text:
+        raise ModelError(f"{path} holds no token: it must be one line, such as hf_…")
+    return text
