@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
 from ingot import images_cli, models_cli
@@ -15,6 +18,22 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ingot {version('ingot')}")
+        raise typer.Exit
+
+
+_VERSION = typer.Option("--version", help="Say the version and exit.", callback=_say_version, is_eager=True)
+
+
+@app.callback()
+def _options(_: Annotated[bool, _VERSION] = False) -> None:
+    pass
+
+
 app.add_typer(local.app, name="local")
 app.add_typer(models_cli.app, name="models")
 app.add_typer(images_cli.app, name="images")

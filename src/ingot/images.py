@@ -99,12 +99,13 @@ class Catalog(_Strict):
         return {name: image.core for name, image in self.images.items()}
 
 
-def load(path: Path = TABLE) -> Catalog:
-    """Read the table.
+def load(path: Path | None = None) -> Catalog:
+    """Read the table, the repository's own unless another is given.
 
     Raises:
         ImagesError: it cannot be read, or has a field that is unknown, missing or wrong; each is named.
     """
+    path = path or TABLE
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
@@ -120,7 +121,7 @@ def load(path: Path = TABLE) -> Catalog:
         raise ImagesError(f"{path}: " + "; ".join(problems)) from error
 
 
-def check_catalog(path: Path) -> list[Refusal]:
+def check_catalog(path: Path | None = None) -> list[Refusal]:
     """The table can be read and has no field that nothing knows."""
     try:
         load(path)

@@ -31,7 +31,7 @@ def base(
     import boto3  # takes a third of a second, which other commands need not pay
     from botocore.exceptions import BotoCoreError, ClientError
 
-    refusals = images.check_catalog(images.TABLE)
+    refusals = images.check_catalog()
     if not refusals:
         catalog = images.load()
         refusals = images.check_image(name, catalog, ROOT / "roles")
@@ -42,7 +42,7 @@ def base(
             chosen, refusals = images.base_refusals(
                 name, catalog.images[name], ec2.describe_images, base_image_id
             )
-        except (BotoCoreError, ClientError) as error:
+        except (BotoCoreError, ClientError, ValueError) as error:  # the last: an endpoint that is no URL
             typer.secho(f"AWS could not be asked for the AMI: {error}", fg="red", err=True)
             raise typer.Exit(1) from error
         if chosen:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import typer
 import yaml
@@ -25,6 +26,8 @@ from ingot import iam, image_inputs, instance_types, report
 from ingot import images as images_table
 from ingot.checkout import ROOT
 from ingot.preflight import refusal as told
+from ingot.preflight.launch import check_instance_type
+from ingot.preflight.variables import check_missing, check_values
 from ingot.rehearsal import cli as local
 from ingot.rehearsal import mirror_content
 from ingot.rehearsal.config import Settings
@@ -44,6 +47,29 @@ class RehearsalError(Exception):
     """A phase failed; what it printed is above, the message says which command it was."""
 
 
+def inventory() -> dict[str, Any]:
+    """The variables of the rehearsal's inventory, which a person may have changed.
+
+    Raises:
+        RehearsalError: it cannot be read, or what is read here is not there or of another kind.
+    """
+    path = INVENTORY / "group_vars/all.yml"
+    try:
+        variables = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise RehearsalError(f"{path} cannot be read: {error}") from error
+    needed = ("serving_model_id", "gateway_port", "launch_instance_type", "launch_workers")
+    found = {name: variables[name] for name in needed if name in variables} if variables else {}
+    refusals = [
+        *check_missing(found, needed),
+        *check_values(found),
+        *(check_instance_type(str(found[needed[2]])) if needed[2] in found else []),
+    ]
+    if refusals:
+        raise RehearsalError(f"{path}: {told.report(refusals)}")
+    return found
+
+
 @dataclass(frozen=True)
 class Cluster:
     """What the rehearsal's inventory calls the cluster, and where its API key is."""
@@ -54,7 +80,7 @@ class Cluster:
 
     @classmethod
     def of_inventory(cls) -> Cluster:
-        variables = yaml.safe_load((INVENTORY / "group_vars/all.yml").read_text(encoding="utf-8"))
+        variables = inventory()
         name = os.environ.get("INGOT_CLUSTER") or "ingot"
         return cls(name, variables["serving_model_id"], variables["gateway_port"])
 
@@ -228,7 +254,7 @@ class Rehearsal:
 
 def no_room(settings: Settings, host_bytes: int) -> str:
     """Why the cluster does not fit this host's memory; empty where it does."""
-    variables = yaml.safe_load((INVENTORY / "group_vars/all.yml").read_text(encoding="utf-8"))
+    variables = inventory()
     kind, count = variables["launch_instance_type"], 1 + variables["launch_workers"]
     node = instance_types.get(kind).memory_bytes * settings.memory_scale / GIB
     room = (host_bytes - settings.host_reserve_bytes) / GIB
@@ -267,8 +293,8 @@ def rehearse() -> None:
     try:
         rehearsal = Rehearsal(settings_of_running(Settings.from_environment()))
         shown = rehearsal.go()
-    except (RehearsalError, *local.EXPECTED) as error:
-        typer.secho(f"\nrehearse: {error}", fg="red", err=True)
+    except (RehearsalError, images_table.ImagesError, *local.EXPECTED) as error:
+        typer.secho(f"\nrehearse: {local.failure(error)}", fg="red", err=True)
         raise typer.Exit(1) from error
     finally:
         if rehearsal and rehearsal.control.settings.state.is_dir():

@@ -33,6 +33,8 @@ def refusals(variables: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) 
     if found:
         return list(dict.fromkeys(found))  # the rest reads them
     shared = variables[nodes[0] if nodes else "localhost"]
+    if found := [*images_table.check_catalog(), *fit.check_catalog(shared)]:
+        return found
     key_file = Path(shared["ingot_api_key_file"])  # made, where it may be, once nothing is refused
     return [
         *check_topology(

@@ -25,6 +25,19 @@ def catalog_of(variables: Mapping[str, Any]) -> models.Catalog:
     return models.load_catalog(CATALOG) if given is None else models.parse_catalog(given)
 
 
+def check_catalog(variables: Mapping[str, Any]) -> list[Refusal]:
+    """That catalogue can be read, and each entry of it."""
+    try:
+        catalog_of(variables)
+    except models.ModelError as error:
+        return [
+            Refusal(
+                "bad-model-catalogue", str(error), "Mend it; `ingot models lock` makes an entry as it must be"
+            )
+        ]
+    return []
+
+
 def check_model_id(model: str, catalog: models.Catalog) -> list[Refusal]:
     """The id stays within the model store, and the catalogue knows its weights."""
     try:

@@ -17,7 +17,8 @@ def refusals(
     variables: Mapping[str, Any], images: Sequence[Mapping[str, Any]], subnets: Sequence[Mapping[str, Any]]
 ) -> list[Refusal]:
     """``images`` and ``subnets`` are what EC2 found for what was asked."""
-    if found := check_variables(variables):
+    tables = [*images_table.check_catalog(), *fit.check_catalog(variables)]
+    if found := [*check_variables(variables), *tables]:
         return found  # the rest reads them
     catalog = fit.catalog_of(variables)
     type_name = str(variables["launch_instance_type"])

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
+from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 
 from ingot import report
+from ingot.rehearsal import host
 from ingot.rehearsal.api.keys import KeyStore
 from ingot.rehearsal.binfmt import BinfmtError
 from ingot.rehearsal.cgroups import CgroupError
@@ -36,15 +38,27 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 Instance = Annotated[str, typer.Argument(help="Instance id or Name tag.")]
 EXPECTED = (
     BinfmtError,
+    BotoCoreError,
     CgroupError,
+    ClientError,
     ControlError,
     EmulationError,
     HostRefused,
     MirrorError,
     NetworkError,
+    OSError,
     SettingsError,
     TreeError,
 )
+
+
+def failure(error: Exception) -> str:
+    """An expected error in words for a person."""
+    if isinstance(error, BotoCoreError | ClientError):
+        return f"the region's API: {error}. `ingot local down`, then `ingot local up`, begin it anew"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
 
 
 def _says_errors(function: Callable[P, R]) -> Callable[P, R]:
@@ -55,7 +69,7 @@ def _says_errors(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except EXPECTED as error:
-            err.print(f"ingot local: {error}", style="red", markup=False)
+            err.print(f"ingot local: {failure(error)}", style="red", markup=False)
             raise typer.Exit(1) from error
 
     return wrapped
@@ -73,6 +87,8 @@ def _timed(what: str) -> Iterator[None]:
 
 
 def _control() -> Control:
+    if refusal := host.check_root(os.geteuid()):
+        raise HostRefused([refusal])
     return Control(settings_of_running(Settings.from_environment()), _timed)
 
 
@@ -134,7 +150,13 @@ def ssh(
     instance: Instance,
     command: Annotated[list[str] | None, typer.Argument(help="Command to run there.")] = None,
     key: Annotated[
-        Path | None, typer.Option(help="Private key; default: what the region's CreateKeyPair made.")
+        Path | None,
+        typer.Option(
+            help="Private key; default: what the region's CreateKeyPair made.",
+            exists=True,
+            dir_okay=False,
+            readable=True,
+        ),
     ] = None,
     user: Annotated[str, typer.Option(help="The image's user.")] = "admin",
 ) -> None:

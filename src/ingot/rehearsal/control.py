@@ -264,7 +264,10 @@ class Control:
 def settings_of_running(settings: Settings) -> Settings:
     """The settings that a region which is up was brought up with: the environment may say others by now."""
     record = settings.runtime / "settings.json"
-    return Settings.model_validate_json(record.read_text()) if record.exists() else settings
+    try:
+        return Settings.model_validate_json(record.read_text())
+    except (FileNotFoundError, ValueError):  # the latter of an `up` that was killed: `down` must work
+        return settings
 
 
 def _first_error(log: str) -> str:

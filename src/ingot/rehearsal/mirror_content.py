@@ -91,7 +91,10 @@ def _is_whole(wheels: Path, stamp: Path) -> bool:
     """Whether everything that the stamp names is there, whole. (Whoever installs checks the hashes.)"""
     if not stamp.exists():
         return False
-    sizes: dict[str, int] = json.loads(stamp.read_text())
+    try:
+        sizes: dict[str, int] = json.loads(stamp.read_text())
+    except ValueError:  # cut short
+        return False
     return all((wheels / name).is_file() and (wheels / name).stat().st_size == sizes[name] for name in sizes)
 
 

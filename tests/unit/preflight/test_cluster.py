@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from refusals import names
+from refusals import CATALOG, MODEL, names
 
+from ingot import images
 from ingot.preflight import cluster
 from ingot.preflight.refusal import report
+from ingot.preflight.variables import playbook_options
 
 NODES = {"ray_head": ["a"], "ray_worker": ["b", "c"], "gateway": ["a"], "x86": ["a", "b", "c"]}
 
@@ -51,6 +54,37 @@ def test_wrong_inventories_are_refused(change: dict[str, list[str]], name: str, 
     refusals = cluster.check_topology({**NODES, **change}, {"x86": ["x86"]}, "ingot")
     assert names(refusals) == [name]
     assert said in str(refusals[0])
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """The variables of each node of a cluster that nothing speaks against."""
+    shared = {
+        **dict.fromkeys(playbook_options(), ""),
+        "cluster_name": "ingot",
+        "gateway_port": 8080,
+        "ingot_connect": "private",
+        "launch_workers": 2,
+        "launch_volume_gib": 32,
+        "ingot_api_key_file": str(key_file(tmp_path, "9f86d081884c7d659a2feaa0c55ad015")),
+        "serving_mode": "vllm",
+        "serving_model_id": MODEL,
+        "model_store_catalog": CATALOG,
+    }
+    return {node: dict(shared) for node in ("a", "b", "c")}
+
+
+def test_a_cluster_is_let_through_or_refused_as_a_whole(
+    three: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cluster.refusals(three, NODES) == []
+    for node in three.values():
+        node["model_store_catalog"] = {"a/b": {}}
+    assert names(cluster.refusals(three, NODES)) == ["bad-model-catalogue"]
+    monkeypatch.setattr(images, "TABLE", tmp_path / "none.yml")
+    assert names(cluster.refusals(three, NODES)) == ["bad-image-table", "bad-model-catalogue"]
+    del three["b"]["gateway_port"]
+    assert names(cluster.refusals(three, NODES)) == ["missing-variable"]
 
 
 def test_serving_modes() -> None:

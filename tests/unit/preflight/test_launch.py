@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +63,17 @@ def test_a_bad_launch_is_refused(variables: dict[str, Any], name: str) -> None:
 def test_a_launch_without_an_image_or_with_a_foreign_one_is_refused() -> None:
     assert launch({"none": True}) == ["no-image"]
     assert launch({"tags": {}}) == ["not-an-ingot-image"]
+
+
+def test_a_table_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are a person's to edit."""
+    broken = tmp_path / "broken.yml"
+    broken.write_text("images: [\n")
+    assert launch(model_store_catalog={"a/b": {}}) == ["bad-model-catalogue"]
+    monkeypatch.setattr(fit, "CATALOG", broken)
+    assert launch(model_store_catalog=None) == ["bad-model-catalogue"]
+    monkeypatch.setattr(images, "TABLE", broken)
+    assert launch() == ["bad-image-table"]
 
 
 @pytest.mark.parametrize(("image", "said"), [("graviton3", "packer/graviton3.pkr.hcl"), ("x", "<image>")])
