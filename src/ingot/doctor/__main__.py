@@ -10,9 +10,9 @@ ingot serve --config FILE              used by ingot-serve.service: deploy and w
 from __future__ import annotations
 
 import argparse
+import http.client
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,8 +36,11 @@ def wait(name: str, url: str, timeout: float) -> int:
             with urllib.request.urlopen(url, timeout=5) as answer:
                 if answer.status == 200:
                     return 0
-        except (urllib.error.URLError, OSError):
+        except (OSError, http.client.HTTPException):  # urllib's own are among the former
             pass
+        except ValueError as error:
+            print(f"ingot: --url {url}: {error}", file=sys.stderr)
+            return 1
         state = unit(name)
         if state.failing or state.restarts > restarts or state.active == "inactive":
             print(
@@ -84,6 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "serve":
         return serve(options.config, options.url, options.timeout)
     settings = settings_module.load()
+    if options.command == "launch" and not command:
+        parser().error("launch: nothing to run; the program and its arguments come after `--`")
     if options.command == "launch":
         return launch(settings, command, credentials=options.credential, check=options.check)
     findings = diagnose(settings) if options.command == "doctor" else preflight(settings)

@@ -21,6 +21,7 @@ from .settings import Settings
 GIB = 1024**3
 CPUINFO = Path("/proc/cpuinfo")
 FREE_DISK_MINIMUM = GIB
+INDEX = "model.safetensors.index.json"
 
 
 def processor(settings: Settings) -> Iterator[Finding]:
@@ -96,7 +97,18 @@ def model_files(settings: Settings) -> Iterator[Finding]:
             source=str(blocked),
         )
         return
-    for name in _wanted_files(path):
+    try:
+        wanted = _wanted_files(path)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        yield Finding(
+            cause="model-damaged",
+            what=f"{path / INDEX} is no index of weights ({type(error).__name__}: {error}).",
+            action="Remove it and run site.yml: model_store fetches it again and checks its hash.",
+            rank=RANK_CHECK + 1,
+            source=str(path / INDEX),
+        )
+        return
+    for name in wanted:
         if not (path / name).exists():
             yield Finding(
                 cause="model-missing",
@@ -246,7 +258,7 @@ def _site_packages(venv: Path) -> Path | None:
 
 
 def _wanted_files(path: Path) -> list[str]:
-    index = path / "model.safetensors.index.json"
+    index = path / INDEX
     if index.exists():
         weights = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     else:

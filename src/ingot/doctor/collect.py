@@ -110,10 +110,13 @@ def ray_findings(settings: Settings, *, age: float = LOG_AGE) -> Iterator[Findin
     oldest = time.time() - age
     for pattern in RAY_LOGS:
         for path in sorted(directory.glob(pattern)):
-            status = path.stat()
-            if status.st_size == 0 or status.st_mtime < oldest or _alive(path):
+            try:
+                status = path.stat()
+                if status.st_size == 0 or status.st_mtime < oldest or _alive(path):
+                    continue
+                found = first_cause(_tail(path))
+            except OSError:  # gone meanwhile, or not ours to read
                 continue
-            found = first_cause(_tail(path))
             if found:
                 yield found.at(node=settings.node, unit="ray", source=str(path))
 
@@ -174,4 +177,7 @@ def _messages(records: Iterable[str]) -> Iterator[str]:
 
 
 def _run(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except FileNotFoundError:
+        raise SystemExit(f"ingot: there is no {command[0]} here: this is for a node, run it there") from None

@@ -21,6 +21,8 @@ from .settings import Settings
 EX_TEMPFAIL = 75
 EX_CONFIG = 78
 
+LACKING = "launch this node from an image that was baked with the role python_runtime, or run that role"
+
 # All that the engine needs; or what Ray's units check, below which replicas come and go.
 CHECKS = ("all", "processor")
 
@@ -35,7 +37,11 @@ def credential(name: str) -> str:
     directory = os.environ.get("CREDENTIALS_DIRECTORY")
     if not directory:
         raise SystemExit(f"{REFUSED} credential {name} was not handed over. Do: start this through its unit")
-    return (Path(directory) / name).read_text(encoding="utf-8").strip()
+    try:
+        return (Path(directory) / name).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        why = f"credential {name} cannot be read ({error.strerror})"
+        raise SystemExit(f"{REFUSED} {why}. Do: run site.yml, which writes it") from None
 
 
 def launch(
@@ -44,7 +50,7 @@ def launch(
     """Check, set ``VARIABLE=credential`` pairs in the environment and replace this process by ``command``.
 
     Returns:
-        The exit status when the checks refuse; otherwise it does not return.
+        The exit status when the checks refuse, or there is no such program; otherwise it does not return.
     """
     findings = preflight(settings) if check == "all" else list(processor(settings))
     for finding in findings:
@@ -56,5 +62,8 @@ def launch(
         variable, _, name = pair.partition("=")
         environment[variable] = credential(name)
     sys.stderr.flush()
-    os.execvpe(command[0], list(command), environment)
-    raise AssertionError("exec does not return")
+    try:
+        os.execvpe(command[0], list(command), environment)
+    except OSError as error:
+        print(f"{REFUSED} {command[0]} cannot be run ({error.strerror}). Do: {LACKING}", file=sys.stderr)
+    return EX_CONFIG

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .causes import first_cause
+from .causes import REFUSED, first_cause
+from .settings import read_json
 
 PATH = "/api/serve/applications/"
 FAILED = "DEPLOY_FAILED"
@@ -221,9 +222,14 @@ def notify(state: str) -> None:
 def main(config: Path, url: str, timeout: float) -> int:
     """Entry of ``ingot serve``; returns only when the application does not start."""
     token_path = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    token = Path(token_path).read_text(encoding="utf-8").strip() if token_path else ""
+    try:
+        token = Path(token_path).read_text(encoding="utf-8").strip() if token_path else ""
+    except OSError as error:
+        raise SystemExit(
+            f"{REFUSED} the Ray token {token_path} cannot be read ({error.strerror}). Do: run site.yml"
+        ) from None
     dashboard = Dashboard(url, token)
-    application = json.loads(config.read_text(encoding="utf-8"))
+    application = read_json(config)
 
     def say(text: str) -> None:
         print(text, flush=True)

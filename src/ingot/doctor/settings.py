@@ -6,6 +6,9 @@ import json
 import socket
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
+
+from .causes import REFUSED
 
 PATH = Path("/etc/ingot/serving.json")
 
@@ -31,9 +34,7 @@ class Settings:
 
 def load(path: Path = PATH) -> Settings:
     """Read the file; a node without one gets the defaults. Unknown keys are a defect of ours and fail."""
-    if not path.exists():
-        return Settings()
-    data = json.loads(path.read_text(encoding="utf-8"))
+    data = read_json(path, {})
     known = {item.name for item in fields(Settings)}
     unknown = set(data) - known
     if unknown:
@@ -41,3 +42,25 @@ def load(path: Path = PATH) -> Settings:
     if "units" in data:
         data["units"] = tuple(data["units"])
     return Settings(**data)
+
+
+def read_json(path: Path, absent: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A file of ours with an object in it; ``absent`` is what counts where there is none.
+
+    Raises:
+        SystemExit: it cannot be read, with what to do.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(data, dict):
+            return data
+        why = "there is no object in it"
+    except FileNotFoundError as error:
+        if absent is not None:
+            return absent
+        why = str(error.strerror)
+    except OSError as error:
+        why = str(error.strerror)
+    except ValueError as error:
+        why = str(error)
+    raise SystemExit(f"{REFUSED} {path} cannot be read ({why}). Do: run site.yml, which writes it")

@@ -138,3 +138,11 @@ def test_no_environment(tmp_path: Path) -> None:
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "FREE_DISK_MINIMUM", 1 << 60)
     assert found(checks.disk, cache=str(tmp_path), ray_logs="/nowhere/a/b") == ["disk-full"]
+
+
+@pytest.mark.parametrize("index", ["{", "[]", "{}", '{"weight_map": 1}'])
+def test_an_index_that_is_none(model: Path, anybody: str, index: str) -> None:
+    (model / "model.safetensors.index.json").write_text(index)
+    (finding,) = checks.model_files(Settings(model_path=str(model), user=anybody))
+    assert finding.cause == "model-damaged"
+    assert "model.safetensors.index.json is no index of weights" in finding.what

@@ -12,6 +12,7 @@ from fake_systemd import FAILED, System
 
 from ingot.doctor import checks, settings
 from ingot.doctor.__main__ import main
+from ingot.doctor.causes import match
 
 
 def test_settings_of_an_unconfigured_node_and_unknown_keys(tmp_path: Path) -> None:
@@ -34,6 +35,88 @@ def test_doctor_as_json_and_exit_status(
     assert main(["doctor", "--json"]) == 1
     causes = [item["cause"] for item in json.loads(capsys.readouterr().out)]
     assert causes == ["environment-missing", "unit-failed"]
+
+
+def said_by(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line with which a command ends that finds its surroundings wrong."""
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    # Python prints a text and ends with 1.
+    return str(end.value.code) if isinstance(end.value.code, str) else capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [("doctor",), ("preflight",), ("launch", "--", "true")])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [('{"mode": ', "Expecting value"), ("[]", "no object in it"), ('{"unit": []}', "unknown keys: unit")],
+)
+def test_settings_that_are_broken_are_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: tuple[str, ...],
+    text: str,
+    said: str,
+) -> None:
+    path = tmp_path / "serving.json"
+    path.write_text(text)
+    monkeypatch.setattr(settings.load, "__defaults__", (path,))
+    answer = said_by(capsys, *command)
+    assert str(path) in answer and said in answer
+
+
+def test_settings_that_may_not_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="cannot be read \\(Is a directory\\)"):
+        settings.load(tmp_path)
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "No such file"), ("{", "Expecting property name")])
+def test_an_application_that_cannot_be_read_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: str | None,
+    said: str,
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    config = tmp_path / "serve.json"
+    if content is not None:
+        config.write_text(content)
+    line = said_by(capsys, "serve", "--config", str(config))
+    finding = match(line)
+    assert finding and finding.cause == "refused", line
+    assert str(config) in line and said in line
+
+
+def test_a_token_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
+    line = said_by(capsys, "serve", "--config", str(tmp_path / "serve.json"))
+    assert f"the Ray token {tmp_path / 'none'} cannot be read (No such file or directory)" in line
+
+
+@pytest.mark.parametrize("command", [("doctor",), ("wait", "x.service", "--url", "http://127.0.0.1:1")])
+def test_a_machine_without_systemd_is_no_node(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: tuple[str, ...],
+) -> None:
+    path = tmp_path / "serving.json"
+    path.write_text('{"units": ["vllm.service"]}')
+    monkeypatch.setattr(settings.load, "__defaults__", (path,))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "there is no systemctl here" in said_by(capsys, *command)
+
+
+def test_a_url_that_is_none_ends_the_wait(system: System, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["wait", "vllm.service", "--url", "garbage"]) == 1
+    assert "--url garbage: unknown url type" in capsys.readouterr().err
+
+
+def test_a_launch_of_nothing_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "nothing to run" in said_by(capsys, "launch")
 
 
 def test_it_runs_with_nothing_but_the_standard_library(tmp_path: Path) -> None:

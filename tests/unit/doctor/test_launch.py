@@ -70,6 +70,19 @@ def test_launch_without_a_credential_directory_refuses(monkeypatch: pytest.Monke
         launch.launch(Settings(), ["x"], credentials=["K=api-key"], check="processor")
 
 
+def test_a_credential_that_systemd_did_not_hand_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    with pytest.raises(SystemExit, match=r"refused: credential api-key cannot be read \(No such file"):
+        launch.launch(Settings(), ["x"], credentials=["K=api-key"], check="processor")
+
+
+def test_a_program_that_is_not_there_is_refused_for_good(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch.launch(Settings(), ["/opt/none/python"], check="processor") == launch.EX_CONFIG
+    finding = match(capsys.readouterr().err)
+    assert finding and finding.cause == "refused"
+    assert "/opt/none/python cannot be run (No such file or directory)" in finding.what
+
+
 @pytest.mark.parametrize(("transient", "status"), [(True, launch.EX_TEMPFAIL), (False, launch.EX_CONFIG)])
 def test_launch_refuses_in_one_line_that_the_doctor_reads_again(
     monkeypatch: pytest.MonkeyPatch,

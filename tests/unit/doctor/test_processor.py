@@ -95,7 +95,6 @@ def test_rays_check_looks_at_nothing_but_the_processor(
     became: list[list[str]] = []
     monkeypatch.setattr(settings, "load", lambda: Settings(facts=str(tmp_path / "none"), venv="/none"))
     monkeypatch.setattr(os, "execvpe", lambda _, command, __: became.append(command))
-    with pytest.raises(AssertionError):
-        main(["launch", "--check", "processor", "--", "python", "ray_node.py", "head", "--", "ray", "start"])
+    main(["launch", "--check", "processor", "--", "python", "ray_node.py", "head", "--", "ray", "start"])
     assert became == [["python", "ray_node.py", "head", "--", "ray", "start"]]
     assert capsys.readouterr().err == ""
