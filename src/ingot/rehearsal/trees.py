@@ -14,6 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 SUITE = "trixie"
@@ -117,10 +118,11 @@ def extra_ca() -> list[Path]:
     return sorted(EXTRA_CA.glob("*.crt"))
 
 
-def host_apt_options() -> list[str]:
+@cache  # asked for each tree that is looked for; the host's settings do not change under a process
+def host_apt_options() -> tuple[str, ...]:
     dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
     wanted = tuple(f"{name} " for name in _HOST_APT_SETTINGS)
-    return [line for line in dump.splitlines() if line.startswith(wanted) and not line.endswith(' "";')]
+    return tuple(line for line in dump.splitlines() if line.startswith(wanted) and not line.endswith(' "";'))
 
 
 def _bootstrap(wrap: Wrap, command: list[str], log: Path) -> int:
