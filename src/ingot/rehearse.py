@@ -30,9 +30,9 @@ from ingot.preflight.launch import check_instance_type
 from ingot.preflight.variables import check_missing, check_values
 from ingot.rehearsal import cli as local
 from ingot.rehearsal import mirror_content
+from ingot.rehearsal.capacity import host_memory
 from ingot.rehearsal.config import Settings
 from ingot.rehearsal.control import Control, settings_of_running
-from ingot.rehearsal.machines import host_memory
 from ingot.rehearsal.places import GIB
 from ingot.rehearsal.waiting import wait_for
 

@@ -16,8 +16,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,21 +24,22 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from ingot.rehearsal import capacity
 from ingot.rehearsal.binfmt import BinfmtError
 from ingot.rehearsal.cgroups import Group, Limits, RegionGroups
 from ingot.rehearsal.config import Settings
 from ingot.rehearsal.emulation import SHUTDOWN_SIGNAL, Emulation, EmulationError, Processor, clean, foreign
+from ingot.rehearsal.hardware import dress, write_meminfo
 from ingot.rehearsal.layers import LayerStore, link_layers, remove_tree, write_atomically
 from ingot.rehearsal.model import Machine, MachineError, MachineState, NoCapacity
 from ingot.rehearsal.network import Network, link_name
-from ingot.rehearsal.places import GIB
+from ingot.rehearsal.processes import affinity, child_of, init_of
 from ingot.rehearsal.trees import TreeError
 from ingot.rehearsal.waiting import wait_for
 
 BOOT_TIMEOUT = 120.0  # until the machine's init runs; its own start-up is not waited for
 STOP_TIMEOUT = 90.0  # then the plug is pulled, as EC2 does
 CONSOLE_BYTES = 64 << 10
-LEAST_FREE_DISK = 2 * GIB
 REFRESH_SECONDS = 2.0
 REBOOT_STATUS = 133  # with --keep-unit, systemd-nspawn leaves it to its caller to start the machine again
 _RESUME_AT_ONCE = 4
@@ -244,9 +244,10 @@ class NspawnHost:
             if missing := [str(layer) for layer in live.record.layers if not layer.is_dir()]:
                 raise MachineError(f"{machine.instance_id}: its image's layer {missing[0]} is gone")
             lower = link_layers(live.record.layers, run / "layers")
-            cores = self._choose_cores(machine)
+            cores = capacity.cores_for(machine.vcpus, self._cores_in_use())
             group.create(Limits(machine.memory_bytes, machine.vcpus, cores))
-            self._dress(live, cores, processor)
+            dress(run / "hypervisor", machine, self.settings, cores, processor)
+            self._write_meminfo(live)
             self.network.register(machine)
             environ = {
                 "PATH": os.environ["PATH"],
@@ -277,8 +278,8 @@ class NspawnHost:
                     start_new_session=True,  # Ctrl-C at a daemon in the foreground is for the daemon
                 )
             process = live.process
-            started = wait_for(lambda: self._find_init(group) or process.poll() is not None, BOOT_TIMEOUT)
-            live.init = self._find_init(group)
+            started = wait_for(lambda: init_of(group) or process.poll() is not None, BOOT_TIMEOUT)
+            live.init = init_of(group)
             if not live.init:
                 why = "its init did not start in time" if started is None else self._last_words(live)
                 raise MachineError(f"{machine.instance_id} did not start: {why} (log: {self._console(live)})")
@@ -294,7 +295,7 @@ class NspawnHost:
     def _halt(self, live: _Live, *, force: bool) -> None:
         """Switch off; returns when nothing of it runs."""
         process = live.process
-        if process and not force and (supervisor := _child(process.pid)):
+        if process and not force and (supervisor := child_of(process.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(supervisor, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -353,34 +354,13 @@ class NspawnHost:
             for live in self._machines.values()
             if live.state not in (MachineState.STOPPED, MachineState.TERMINATED)
         )
-        total = host_memory() - self.settings.host_reserve_bytes
-        if taken + machine.memory_bytes > total:
-            raise NoCapacity(
-                f"{machine.instance_type} takes {machine.memory_bytes / GIB:.1f} GiB here, and of the host's "
-                f"{total / GIB:.1f} GiB for machines {taken / GIB:.1f} are taken: terminate machines, or "
-                "lower INGOT_LOCAL_MEMORY_SCALE"
-            )
-        free = shutil.disk_usage(self.settings.state).free
-        if free < LEAST_FREE_DISK:
-            raise NoCapacity(
-                f"{free / GIB:.1f} GiB are free at {self.settings.state}, a machine needs "
-                f"{LEAST_FREE_DISK / GIB:.0f}: remove images, or `ingot local down --purge`"
-            )
+        capacity.check(machine, taken, self.settings)
 
-    def _choose_cores(self, machine: Machine) -> tuple[int, ...] | None:
-        """The cores that fewest machines use, where the host has more of them than the machine."""
-        available = sorted(os.sched_getaffinity(0))
-        count = max(1, int(machine.vcpus))
-        if count >= len(available):
-            return None
-        load: Counter[int] = Counter()
+    def _cores_in_use(self) -> list[set[int]]:
         with self._lock:
-            for live in self._machines.values():
-                if live.process:
-                    load.update(
-                        os.sched_getaffinity(live.process.pid) if live.init is None else _affinity(live.init)
-                    )
-        return tuple(sorted(sorted(available, key=lambda core: load[core])[:count]))
+            return [
+                affinity(live.init or live.process.pid) for live in self._machines.values() if live.process
+            ]
 
     def _emulate(self, live: _Live) -> Processor:
         """What a machine of another architecture takes; its console says what takes long."""
@@ -399,33 +379,10 @@ class NspawnHost:
         except (BinfmtError, EmulationError, TreeError) as error:
             raise MachineError(f"{live.record.machine.instance_id} did not start: {error}") from error
 
-    # What the machine sees of its hardware
-
-    def _dress(self, live: _Live, cores: tuple[int, ...] | None, processor: Processor | None) -> None:
-        machine = live.record.machine
-        hypervisor = self._run(machine) / "hypervisor"
-        # cloud-init takes a machine for an EC2 instance by these three letters
-        (hypervisor / "uuid").write_text(f"ec2{machine.instance_id[-5:]}-0000-4000-8000-000000000000\n")
-        shutil.copy(_HERE / "boot.sh", hypervisor / "boot")
-        if processor:  # qemu itself answers for /proc/cpuinfo
-            (hypervisor / "core").write_text(f"{processor.core}\n")
-            shutil.copy(processor.emulator.library, hypervisor / "emulated.so")
-            address = f"{machine.private_ip}/{machine.prefix_length}"
-            # Its network services cannot speak to the kernel: boot.sh sets the one address that it has
-            (hypervisor / "address").write_text(
-                f"{address} {self.settings.gateway} {self.settings.dns_address}\n"
-            )
-        elif cores is not None:
-            (hypervisor / "cpuinfo").write_text(_cpuinfo(len(cores)))
-        self._write_meminfo(live)
-
     def _write_meminfo(self, live: _Live) -> None:
         machine = live.record.machine
         path = self._run(machine) / "hypervisor/meminfo"
-        text = _meminfo(machine.memory_bytes, self._group(live).memory())
-        # In place and always of one length: the machine has this very file mounted, and may be reading
-        with path.open("r+b" if path.exists() else "wb") as meminfo:
-            meminfo.write(text.encode())
+        write_meminfo(path, machine.memory_bytes, self._group(live).memory())
 
     def _refresh(self) -> None:
         while not self._closing.wait(REFRESH_SECONDS):
@@ -487,16 +444,6 @@ class NspawnHost:
                 raise MachineError(f"{instance_id} has been terminated meanwhile")
             yield live
 
-    def _find_init(self, group: Group) -> int | None:
-        """Host's process id of the machine's init, once boot.sh has handed over to it."""
-        for pid in group.pids():
-            with contextlib.suppress(OSError):
-                # one id for each nested namespace: the host's, that of `unshare`, the machine's own
-                ids = _status(pid, "NSpid")
-                if len(ids) == 3 and ids[2] == "1" and b"hypervisor/boot" not in _cmdline(pid):
-                    return pid
-        return None
-
     def _last_words(self, live: _Live) -> str:
         lines = [
             line
@@ -504,72 +451,3 @@ class NspawnHost:
             if line.strip()
         ]
         return lines[-1] if lines else "it said nothing"
-
-
-def _child(pid: int) -> int | None:
-    with contextlib.suppress(OSError):
-        if children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            return int(children[0])
-    return None
-
-
-def _status(pid: int, name: str) -> list[str]:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return line.split()[1:]
-    return []
-
-
-def _cmdline(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def _affinity(pid: int) -> set[int]:
-    try:
-        return os.sched_getaffinity(pid)
-    except ProcessLookupError:
-        return set()
-
-
-def host_memory() -> int:
-    """Bytes of memory that this host has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _meminfo(limit: int, counters: dict[str, int]) -> str:
-    """/proc/meminfo of a machine with ``limit`` bytes, of which its cgroup has used what the counters say."""
-    get: Callable[[str], int] = lambda name: counters.get(name, 0)  # noqa: E731
-    free = max(0, limit - get("usage"))
-    values = {
-        "MemTotal": limit,
-        "MemFree": free,
-        "MemAvailable": min(limit, free + get("inactive_file") + get("active_file")),
-        "Buffers": 0,
-        "Cached": get("file"),
-        "SwapCached": 0,
-        "Active": get("active_file") + get("active_anon"),
-        "Inactive": get("inactive_file") + get("inactive_anon"),
-        "SwapTotal": 0,
-        "SwapFree": 0,
-        "Dirty": get("file_dirty"),
-        "Writeback": get("file_writeback"),
-        "AnonPages": get("anon"),
-        "Mapped": get("file_mapped"),
-        "Shmem": get("shmem"),
-        "Slab": get("slab"),
-        "CommitLimit": limit,
-        "Committed_AS": get("anon"),
-    }
-    lines = [f"{name + ':':<16}{value // 1024:>12} kB" for name, value in values.items()]
-    lines += [
-        "HugePages_Total:           0",
-        "HugePages_Free:            0",
-        "Hugepagesize:           2048 kB",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _cpuinfo(count: int) -> str:
-    """The host's /proc/cpuinfo, cut down to the first ``count`` processors."""
-    blocks = Path("/proc/cpuinfo").read_text().strip().split("\n\n")
-    return "\n\n".join(blocks[:count]) + "\n\n"

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ingot.rehearsal import base, machines, trees
+from ingot.rehearsal import base, capacity, hardware, trees
 from ingot.rehearsal.cgroups import CgroupError, Group, Hierarchies, Limits
 from ingot.rehearsal.config import Settings, SettingsError
+from ingot.rehearsal.model import Machine, NoCapacity
 
 GIB = 1 << 30
 
@@ -73,8 +74,8 @@ def test_no_v2_hierarchy_is_an_error() -> None:
 
 def test_meminfo_has_one_length_whatever_it_says() -> None:
     """A reader may be in the middle of it while it is written anew in place."""
-    quiet = machines._meminfo(GIB, {})
-    busy = machines._meminfo(GIB, {"usage": 900 << 20, "inactive_file": 300 << 20, "anon": 500 << 20})
+    quiet = hardware._meminfo(GIB, {})
+    busy = hardware._meminfo(GIB, {"usage": 900 << 20, "inactive_file": 300 << 20, "anon": 500 << 20})
     assert len(quiet) == len(busy)
     values = {line.split(":")[0]: int(line.split()[1]) for line in busy.splitlines()}
     assert values["MemTotal"] == GIB // 1024
@@ -83,7 +84,46 @@ def test_meminfo_has_one_length_whatever_it_says() -> None:
 
 
 def test_cpuinfo_shows_as_many_processors_as_the_machine_has() -> None:
-    assert machines._cpuinfo(1).count("processor\t:") == 1
+    assert hardware._cpuinfo(1).count("processor\t:") == 1
+
+
+def machine(memory_bytes: int) -> Machine:
+    return Machine(
+        instance_id="i-1",
+        layers=(),
+        architecture="x86_64",
+        instance_type="m7i.large",
+        private_ip="172.31.0.5",
+        prefix_length=20,
+        mac="02:00:00:00:00:05",
+        hostname="ip-172-31-0-5",
+        vcpus=2,
+        memory_bytes=memory_bytes,
+    )
+
+
+def test_a_machine_beyond_the_hosts_memory_or_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(cache=tmp_path, state_root=tmp_path, host_reserve_bytes=3 * GIB)
+    settings.state.mkdir()
+    monkeypatch.setattr(capacity, "host_memory", lambda: 16 * GIB)
+    capacity.check(machine(6 * GIB), 7 * GIB, settings)
+    with pytest.raises(
+        NoCapacity, match=r"m7i.large takes 6.0 GiB here.* 13.0 GiB for machines 8.0 are taken"
+    ):
+        capacity.check(machine(6 * GIB), 8 * GIB, settings)
+    monkeypatch.setattr(capacity, "LEAST_FREE_DISK", 1 << 60)
+    with pytest.raises(NoCapacity, match="`ingot local down --purge`"):
+        capacity.check(machine(6 * GIB), 0, settings)
+
+
+def test_a_machine_gets_the_cores_that_fewest_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert capacity.cores_for(4, []) is None
+    assert capacity.cores_for(2, []) == (0, 1)
+    assert capacity.cores_for(2, [{0, 1}, {0, 2}]) == (1, 3)
+    assert capacity.cores_for(0.5, [{0}, {1}, {2}, set()]) == (3,)
 
 
 @pytest.fixture
@@ -137,5 +177,5 @@ def test_the_key_follows_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_shell_scripts_parse() -> None:
-    for script in Path(machines.__file__).parent.glob("*.sh"):
+    for script in Path(hardware.__file__).parent.glob("*.sh"):
         subprocess.run(["sh", "-n", script], check=True)

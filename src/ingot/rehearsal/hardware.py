@@ -1,0 +1,81 @@
+"""What a machine sees of its hardware: files that boot.sh puts over those of the host."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from ingot.rehearsal.config import Settings
+from ingot.rehearsal.emulation import Processor
+from ingot.rehearsal.model import Machine
+
+_HERE = Path(__file__).parent
+
+
+def dress(
+    hypervisor: Path,
+    machine: Machine,
+    settings: Settings,
+    cores: tuple[int, ...] | None,
+    processor: Processor | None,
+) -> None:
+    """Write what a machine is shown once, in the directory that boot.sh takes it from."""
+    # cloud-init takes a machine for an EC2 instance by these three letters
+    (hypervisor / "uuid").write_text(f"ec2{machine.instance_id[-5:]}-0000-4000-8000-000000000000\n")
+    shutil.copy(_HERE / "boot.sh", hypervisor / "boot")
+    if processor:  # qemu itself answers for /proc/cpuinfo
+        (hypervisor / "core").write_text(f"{processor.core}\n")
+        shutil.copy(processor.emulator.library, hypervisor / "emulated.so")
+        address = f"{machine.private_ip}/{machine.prefix_length}"
+        # Its network services cannot speak to the kernel: boot.sh sets the one address that it has
+        (hypervisor / "address").write_text(f"{address} {settings.gateway} {settings.dns_address}\n")
+    elif cores is not None:
+        (hypervisor / "cpuinfo").write_text(_cpuinfo(len(cores)))
+
+
+def write_meminfo(path: Path, limit: int, counters: dict[str, int]) -> None:
+    """Bring up to date what a machine of ``limit`` bytes is shown of its memory."""
+    text = _meminfo(limit, counters)
+    # In place and always of one length: the machine has this very file mounted, and may be reading
+    with path.open("r+b" if path.exists() else "wb") as meminfo:
+        meminfo.write(text.encode())
+
+
+def _meminfo(limit: int, counters: dict[str, int]) -> str:
+    """/proc/meminfo of a machine with ``limit`` bytes, of which its cgroup has used what the counters say."""
+    get: Callable[[str], int] = lambda name: counters.get(name, 0)  # noqa: E731
+    free = max(0, limit - get("usage"))
+    values = {
+        "MemTotal": limit,
+        "MemFree": free,
+        "MemAvailable": min(limit, free + get("inactive_file") + get("active_file")),
+        "Buffers": 0,
+        "Cached": get("file"),
+        "SwapCached": 0,
+        "Active": get("active_file") + get("active_anon"),
+        "Inactive": get("inactive_file") + get("inactive_anon"),
+        "SwapTotal": 0,
+        "SwapFree": 0,
+        "Dirty": get("file_dirty"),
+        "Writeback": get("file_writeback"),
+        "AnonPages": get("anon"),
+        "Mapped": get("file_mapped"),
+        "Shmem": get("shmem"),
+        "Slab": get("slab"),
+        "CommitLimit": limit,
+        "Committed_AS": get("anon"),
+    }
+    lines = [f"{name + ':':<16}{value // 1024:>12} kB" for name, value in values.items()]
+    lines += [
+        "HugePages_Total:           0",
+        "HugePages_Free:            0",
+        "Hugepagesize:           2048 kB",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cpuinfo(count: int) -> str:
+    """The host's /proc/cpuinfo, cut down to the first ``count`` processors."""
+    blocks = Path("/proc/cpuinfo").read_text().strip().split("\n\n")
+    return "\n\n".join(blocks[:count]) + "\n\n"
