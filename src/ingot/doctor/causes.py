@@ -168,6 +168,13 @@ TABLE: tuple[Cause, ...] = (
         "Install g++ (role vllm does), or set serving_enforce_eager.",
     ),
     _cause(
+        "compiler-fails",
+        r"CppCompileError|C\+\+ compile error|cc1plus: (?:fatal )?error|internal compiler error",
+        "The C++ compiler cannot compile what torch.compile wrote for this processor.",
+        "As the service user: `/opt/ingot/venvs/vllm/bin/python -I /usr/lib/ingot/vllm/engine.py compile`"
+        " shows its first error. Install a GCC from 12 on, or set serving_enforce_eager.",
+    ),
+    _cause(
         "limits",
         r"Too many open files|pthread_create failed|can't start new thread|failed to create thread",
         "A limit of the unit (open files, threads) is too low.",

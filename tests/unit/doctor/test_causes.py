@@ -88,6 +88,12 @@ LINES = [
         "no-compiler",
         "C++ compiler",
     ),
+    (
+        "torch._inductor.exc.InductorError: CppCompileError: C++ compile error",
+        "compiler-fails",
+        "cannot compile",
+    ),
+    ("cc1plus: error: unknown value 'armv9-a' for '-march'", "compiler-fails", "cannot compile"),
     ("OSError: [Errno 24] Too many open files", "limits", "limit"),
     ("api_server.py: error: unrecognized arguments: --device cpu", "engine-argument", "argument"),
     ("ValueError: Unknown engine argument: device", "engine-argument", "argument"),
