@@ -63,6 +63,12 @@ def test_the_engine_answers_right(host: Host, settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.configure
+def test_the_engine_answers_many_at_once_as_each_alone(host: Host, settings: dict[str, Any]) -> None:
+    done = host.run("ingot compare")
+    assert done.rc == 0, done.stdout + done.stderr
+
+
+@pytest.mark.configure
 def test_the_engine_asks_for_its_key(host: Host, settings: dict[str, Any]) -> None:
     if settings["mode"] != "vllm":
         pytest.skip("Ray Serve has no keys; its port is closed instead")

@@ -2,6 +2,7 @@
 
 ingot doctor [--json]                  what is wrong here, root causes first (exit 1 if anything is)
 ingot preflight                        what would keep the engine from starting
+ingot compare [--json]                 whether the engine answers many at once as it answers each alone
 ingot wait UNIT --url URL              wait until a unit answers, or until its first failure
 ingot launch [OPTIONS] -- CMD          used by units: check, then become CMD
 ingot serve --config FILE              used by ingot-serve.service: deploy and watch
@@ -20,6 +21,7 @@ from pathlib import Path
 from . import settings as settings_module
 from .checks import preflight
 from .collect import diagnose, unit
+from .compare import CannotAskError, compare
 from .finding import as_json
 from .launch import CHECKS, launch
 from .serve import main as serve
@@ -59,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
         prog="ingot", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     commands = top.add_subparsers(dest="command", required=True)
-    for name in ("doctor", "preflight"):
+    for name in ("doctor", "preflight", "compare"):
         commands.add_parser(name).add_argument("--json", action="store_true")
     waiting = commands.add_parser("wait")
     waiting.add_argument("unit")
@@ -91,7 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().error("launch: nothing to run; the program and its arguments come after `--`")
     if options.command == "launch":
         return launch(settings, command, credentials=options.credential, check=options.check)
-    findings = diagnose(settings) if options.command == "doctor" else preflight(settings)
+    try:
+        findings = {"doctor": diagnose, "preflight": preflight, "compare": compare}[options.command](settings)
+    except CannotAskError as error:
+        raise SystemExit(f"ingot compare: {error}") from None
     if options.json:
         print(as_json(findings))
     elif findings:
