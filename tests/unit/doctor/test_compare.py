@@ -48,7 +48,7 @@ class Handler(BaseHTTPRequestHandler):
             engine.keys.add(self.headers.get("Authorization", ""))
             known = text in engine.seen
             engine.seen.add(text)
-        time.sleep(0.05)
+        time.sleep(0.02)
         said = re.search(r'My password is "(\w+)"', text)
         assert said
         body = {"choices": [{"text": engine.fault(f'{said[1]}".', engine.flying, known)}]}
