@@ -1,4 +1,4 @@
-"""What a machine sees of its hardware: files that boot.sh puts over those of the host."""
+"""The hardware of a machine: what systemd-nspawn gives it, and files that boot.sh puts over the host's."""
 
 from __future__ import annotations
 
@@ -7,10 +7,29 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ingot.rehearsal.config import Settings
-from ingot.rehearsal.emulation import Processor
+from ingot.rehearsal.emulation import SHUTDOWN_SIGNAL, Processor
 from ingot.rehearsal.model import Machine
 
 _HERE = Path(__file__).parent
+# What a virtual machine's services may do and systemd-nspawn refuses by default: lock memory, keyrings, BPF,
+# perf.
+_NSPAWN_OPTIONS = (
+    "--capability=CAP_IPC_LOCK,CAP_BPF,CAP_PERFMON,CAP_SYSLOG",
+    "--system-call-filter=@keyring @memlock bpf perf_event_open",
+)
+
+
+def nspawn_options(machine: Machine, processor: Processor | None) -> list[str]:
+    """What systemd-nspawn is told of this machine, beside what launch.sh says of all."""
+    # Debian's sizes, of this machine's memory: systemd would take half of the host's
+    half = f"mode=1777,size={machine.memory_bytes // 2}"
+    options = [*_NSPAWN_OPTIONS, f"--tmpfs=/dev/shm:{half}", f"--tmpfs=/tmp:{half}"]
+    if processor:
+        options.append(f"--setenv=QEMU_CPU={processor.core.emulated}")
+        options.append(f"--kill-signal={SHUTDOWN_SIGNAL}")
+        mounts = processor.emulator.mounts
+        options += [f"--bind-ro={tree}:{place}" for place, tree in mounts.items()]
+    return options
 
 
 def dress(

@@ -22,18 +22,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from ingot.rehearsal import capacity
 from ingot.rehearsal.binfmt import BinfmtError
 from ingot.rehearsal.cgroups import Group, Limits, RegionGroups
 from ingot.rehearsal.config import Settings
-from ingot.rehearsal.emulation import SHUTDOWN_SIGNAL, Emulation, EmulationError, Processor, clean, foreign
-from ingot.rehearsal.hardware import dress, write_meminfo
-from ingot.rehearsal.layers import LayerStore, link_layers, remove_tree, write_atomically
+from ingot.rehearsal.emulation import Emulation, EmulationError, Processor, clean, foreign
+from ingot.rehearsal.hardware import dress, nspawn_options, write_meminfo
+from ingot.rehearsal.layers import LayerStore, link_layers, remove_tree
 from ingot.rehearsal.model import Machine, MachineError, MachineState, NoCapacity
 from ingot.rehearsal.network import Network, link_name
 from ingot.rehearsal.processes import affinity, child_of, init_of
+from ingot.rehearsal.records import Record, Records
 from ingot.rehearsal.trees import TreeError
 from ingot.rehearsal.waiting import wait_for
 
@@ -45,29 +44,13 @@ REBOOT_STATUS = 133  # with --keep-unit, systemd-nspawn leaves it to its caller 
 _RESUME_AT_ONCE = 4
 _HERE = Path(__file__).parent
 _UNSHARE = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc")
-# What a virtual machine's services may do and systemd-nspawn refuses by default: lock memory, keyrings, BPF,
-# perf.
-_NSPAWN_OPTIONS = (
-    "--capability=CAP_IPC_LOCK,CAP_BPF,CAP_PERFMON,CAP_SYSLOG",
-    "--system-call-filter=@keyring @memlock bpf perf_event_open",
-)
-
-
-class _Record(BaseModel):
-    """What is kept of a machine over the daemon's life."""
-
-    machine: Machine
-    layers: tuple[
-        Path, ...
-    ]  # below its upper layer now: more than it was launched from once it has been frozen
-    should_run: bool = True
 
 
 @dataclass
 class _Live:
     """A machine that this process knows: its record, its state and, while it is on, its processes."""
 
-    record: _Record
+    record: Record
     state: MachineState
     lock: threading.RLock = field(default_factory=threading.RLock)
     process: subprocess.Popen[bytes] | None = None
@@ -85,17 +68,14 @@ class NspawnHost:
         self.emulation = emulation or Emulation(settings)
         self._groups = RegionGroups(settings.cgroup)
         self._layers = LayerStore(settings.snapshots)
+        self._records = Records(settings)
         self._machines: dict[str, _Live] = {}
         self._lock = (
             threading.RLock()
         )  # of the table of machines; taken after a machine's own lock, never before
         self._closing = threading.Event()
-        for path in sorted(settings.instances.glob("*/machine.json")):
-            record = self._mend(_Record.model_validate_json(path.read_text()))
+        for record in self._records.load():
             self._machines[record.machine.instance_id] = _Live(record, MachineState.STOPPED)
-        for unfinished in settings.instances.glob("*"):  # of a launch or a terminate that was cut short
-            if unfinished.name not in self._machines:
-                remove_tree(unfinished)
         threading.Thread(target=self._refresh, name="machines", daemon=True).start()
 
     def resume(self) -> list[str]:
@@ -130,7 +110,7 @@ class NspawnHost:
             return {name: live.record.machine for name, live in self._machines.items()}
 
     def launch(self, machine: Machine) -> None:
-        live = _Live(_Record(machine=machine, layers=machine.layers), MachineState.PENDING)
+        live = _Live(Record(machine=machine, layers=machine.layers), MachineState.PENDING)
         if foreign(machine.architecture) and (why := self.emulation.check()):
             raise NoCapacity(why)
         with live.lock:
@@ -141,7 +121,7 @@ class NspawnHost:
                 self._machines[machine.instance_id] = live
             try:
                 (self._state(machine) / "upper").mkdir(parents=True)
-                self._save(live)
+                self._records.save(live.record)
                 self._boot(live)
             except BaseException:
                 self._erase(live)
@@ -192,9 +172,9 @@ class NspawnHost:
                 with self._group(live).frozen():
                     self._layers.copy(upper, snapshot_id)
             else:
-                # The record first: a kill between these two is mended from it (see _mend)
+                # The record first: a kill between these two is mended from it (see Records)
                 self._keep(live, layers=layers)
-                self._rename_upper(live.record)
+                self._records.rename_upper(live.record)
             return layers
 
     def discard(self, layer: Path) -> None:
@@ -260,17 +240,9 @@ class NspawnHost:
                 "INGOT_MAC": machine.mac,
                 "INGOT_NAME": machine.instance_id,
             }
-            # Debian's sizes, of this machine's memory: systemd would take half of the host's
-            half = f"mode=1777,size={machine.memory_bytes // 2}"
-            options = [*_NSPAWN_OPTIONS, f"--tmpfs=/dev/shm:{half}", f"--tmpfs=/tmp:{half}"]
-            if processor:
-                options.append(f"--setenv=QEMU_CPU={processor.core.emulated}")
-                options.append(f"--kill-signal={SHUTDOWN_SIGNAL}")
-                mounts = processor.emulator.mounts
-                options += [f"--bind-ro={tree}:{place}" for place, tree in mounts.items()]
             with self._console(live).open("ab") as console:
                 live.process = subprocess.Popen(
-                    [*_UNSHARE, str(_HERE / "launch.sh"), *options],
+                    [*_UNSHARE, str(_HERE / "launch.sh"), *nspawn_options(machine, processor)],
                     stdin=subprocess.DEVNULL,
                     stdout=console,
                     stderr=subprocess.STDOUT,
@@ -394,7 +366,7 @@ class NspawnHost:
     # Places and records
 
     def _state(self, machine: Machine) -> Path:
-        return self.settings.instances / machine.instance_id
+        return self._records.directory(machine)
 
     def _run(self, machine: Machine) -> Path:
         return self.settings.runtime / "machines" / machine.instance_id
@@ -407,26 +379,7 @@ class NspawnHost:
 
     def _keep(self, live: _Live, **changes: object) -> None:
         live.record = live.record.model_copy(update=changes)
-        self._save(live)
-
-    def _save(self, live: _Live) -> None:
-        write_atomically(self._state(live.record.machine) / "machine.json", live.record.model_dump_json())
-
-    def _mend(self, record: _Record) -> _Record:
-        """Finish a freeze that was cut short between writing the record and renaming the upper directory."""
-        if (
-            record.layers
-            and not record.layers[0].exists()
-            and record.layers[0].parent == self.settings.snapshots
-        ):
-            self._rename_upper(record)
-        (self._state(record.machine) / "upper").mkdir(exist_ok=True)
-        return record
-
-    def _rename_upper(self, record: _Record) -> None:
-        upper = self._state(record.machine) / "upper"
-        upper.rename(record.layers[0])
-        upper.mkdir()
+        self._records.save(live.record)
 
     def _collect(self) -> None:
         with self._lock:

@@ -11,6 +11,7 @@ from ingot.rehearsal import base, capacity, hardware, trees
 from ingot.rehearsal.cgroups import CgroupError, Group, Hierarchies, Limits
 from ingot.rehearsal.config import Settings, SettingsError
 from ingot.rehearsal.model import Machine, NoCapacity
+from ingot.rehearsal.records import Record, Records
 
 GIB = 1 << 30
 
@@ -179,3 +180,20 @@ def test_the_key_follows_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_shell_scripts_parse() -> None:
     for script in Path(hardware.__file__).parent.glob("*.sh"):
         subprocess.run(["sh", "-n", script], check=True)
+
+
+def test_what_was_cut_short_is_finished_or_removed(tmp_path: Path) -> None:
+    """A freeze between its record and its rename; a launch before its record."""
+    settings = Settings(cache=tmp_path, state_root=tmp_path / "state")
+    settings.snapshots.mkdir(parents=True)
+    kept = Records(settings)
+    frozen = Record(machine=machine(GIB), layers=(settings.snapshots / "snap-1",))
+    (kept.directory(frozen.machine) / "upper").mkdir(parents=True)
+    (kept.directory(frozen.machine) / "upper/file").touch()
+    kept.save(frozen)
+    (settings.instances / "i-2/upper").mkdir(parents=True)
+    assert Records(settings).load() == [frozen]
+    assert (settings.snapshots / "snap-1/file").exists()
+    assert list((kept.directory(frozen.machine) / "upper").iterdir()) == []
+    assert not (settings.instances / "i-2").exists()
+    assert Records(settings).load() == [frozen]
