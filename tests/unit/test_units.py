@@ -135,6 +135,18 @@ def test_the_dashboard_is_on_loopback_only() -> None:
     assert "--dashboard-host" not in unit("ray-worker.service")
 
 
+def test_a_node_of_rays_own_launcher_has_the_same_flags_and_its_own_settings() -> None:
+    """What is in ray-up.env wins over ray.env; without it the head has no option more than it had."""
+    for name in ("ray-head.service", "ray-worker.service"):
+        files = options(unit(name), "EnvironmentFile")
+        assert files[:2] == ["/etc/ingot/ray.env", "-/etc/ingot/ray-up.env"]
+    head = unit("ray-head.service")
+    # A word of its own and without braces: systemd makes as many arguments of it as it has words, here none.
+    assert options(head, "ExecStart")[0].split()[-1] == "$RAY_START_OPTIONS"
+    assert "RAY_START_OPTIONS=" in options(head, "Environment")
+    assert "RAY_START_OPTIONS" not in unit("ray-worker.service")
+
+
 def test_a_worker_never_stops_trying_to_reach_its_head() -> None:
     assert options(unit("ray-worker.service"), "StartLimitIntervalSec") == ["0"]
     assert options(unit("ray-head.service"), "StartLimitIntervalSec") == ["15min"]
