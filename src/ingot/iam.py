@@ -11,8 +11,12 @@ from ingot.checkout import ROOT
 
 POLICIES = ROOT / "files" / "iam"
 
-PACKER_AGENTS = frozenset({"Packer", "packer-plugin-amazon"})
-"""Callers, as ``calls.json`` names them, that run under packer.json; all others are the playbooks."""
+POLICY_OF = {
+    "Packer": "packer.json",
+    "packer-plugin-amazon": "packer.json",
+    "ingot-ray-head": "ray-head.json",  # as the role ray names it
+}
+"""Callers, as ``calls.json`` names them, with their policies; all others run under deploy.json."""
 
 WITHOUT_PERMISSION = frozenset({"sts:GetCallerIdentity"})
 """Allowed to everybody, whatever the policies say."""
@@ -43,7 +47,7 @@ def complaints(calls: Mapping[str, Iterable[str]], policies: Path = POLICIES) ->
     """A line for each action of ``calls.json`` that its caller's policy does not allow."""
     lines = []
     for agent, seen in sorted(calls.items()):
-        name = "packer.json" if agent in PACKER_AGENTS else "deploy.json"
+        name = POLICY_OF.get(agent, "deploy.json")
         lines += [
             f"{name} does not allow {action}, which {agent} called"
             for action in lacking(actions(policies / name), seen)

@@ -33,6 +33,8 @@ class _Values(BaseModel):
     gateway_port: Annotated[int, Field(ge=1024, le=65535)] | None = None
     ingot_connect: Literal["private", "public"] | None = None
     launch_workers: Annotated[int, Field(ge=0, le=1000)] | None = None
+    launch_workers_most: Annotated[int, Field(ge=0, le=1000)] | None = None
+    launch_idle_minutes: Annotated[int, Field(ge=1, le=1440)] | None = None
     launch_volume_gib: Annotated[int, Field(ge=1, le=65536)] | None = None
     launch_ssh_cidr: Network | None = None
     launch_client_cidr: Network | None = None

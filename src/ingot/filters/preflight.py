@@ -1,4 +1,4 @@
-"""Faces of ingot.preflight and ingot.report for the playbooks."""
+"""Faces of ingot.preflight, ingot.ray_up and ingot.report for the playbooks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from ansible.module_utils.basic import _PY_MIN
 from ansible.release import __version__ as core_version
 
-from ingot import image_inputs, report
-from ingot.preflight import cluster, launch, node, refusal, variables
+from ingot import image_inputs, ray_up, report
+from ingot.preflight import cluster, node, refusal, variables
 
 
 def node_refusals(
@@ -35,9 +35,13 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ingot_image_record": image_inputs.record,
     "ingot_phase": phase,
     "ingot_question": report.question,
-    "ingot_launch_refusals": launch.refusals,
+    "ingot_launch_refusals": ray_up.launch_refusals,
     "ingot_launch_plan": report.planned,
     "ingot_launch_report": report.launched,
     "ingot_destroy_list": report.to_destroy,
     "ingot_site_report": report.answered,
+    "ingot_ray_up_refusals": ray_up.refusals,
+    "ingot_ray_up_plan": ray_up.planned,
+    "ingot_ray_up_metadata": ray_up.metadata_options,
+    "ingot_ray_up_size": ray_up.node_size,
 }

@@ -26,6 +26,8 @@ REQUEST: dict[str, Any] = {
     "launch_instance_type": "m7i.large",
     "launch_volume_gib": 24,
     "launch_workers": 2,
+    "launch_workers_most": 4,
+    "launch_idle_minutes": 10,
     "gateway_port": 8080,
     "ingot_connect": "private",
     "launch_ssh_cidr": "203.0.113.7/32",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +25,8 @@ from ingot.rehearsal.api.service import Service, build
 from ingot.rehearsal.api.store import SERVICES
 from ingot.rehearsal.base import BaseTree
 from ingot.rehearsal.model import Machine, MachineError, MachineState, NoCapacity
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class FakeHost:
@@ -153,6 +158,19 @@ class LocalEc2:
         until(lambda: image()["State"] == state, f"{image_id} is {state}")
         return image()
 
+    def own_image(self) -> str:
+        """An image of ours, as a bake leaves it."""
+        builder = self.launch()
+        self.stop(builder)
+        specification = {"ResourceType": "image", "Tags": [{"Key": "ingot:image", "Value": "x86"}]}
+        made = self.client().create_image(
+            InstanceId=builder, Name="ingot-x86-1", TagSpecifications=[specification]
+        )
+        self.wait_for_image(made["ImageId"])
+        self.client().modify_image_attribute(ImageId=made["ImageId"], ImdsSupport={"Value": "v2.0"})
+        self.client().terminate_instances(InstanceIds=[builder])
+        return str(made["ImageId"])
+
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 10) -> None:
     deadline = time.monotonic() + seconds
@@ -217,3 +235,48 @@ def make_region(tmp_path: Path, base: BaseTree) -> Iterator[Callable[..., LocalE
 @pytest.fixture
 def ec2(make_region: Callable[..., LocalEc2]) -> LocalEc2:
     return make_region()
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Commands as a user of the region runs them, with a home of their own."""
+
+    home: Path
+    environment: dict[str, str]
+
+    def run(self, *command: str) -> tuple[int, str]:
+        """Status of a program of the venv, and what it said."""
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name(command[0])), *command[1:]],
+            cwd=ROOT,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def __call__(self, inventory: str, playbook: str, *extra: str) -> tuple[int, str]:
+        return self.run("ansible-playbook", "-i", f"inventories/{inventory}", playbook, *extra)
+
+
+@pytest.fixture
+def play(ec2: LocalEc2, tmp_path: Path) -> Commands:
+    """Run a playbook against the region; returns status and what it said."""
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {
+        **os.environ,
+        "HOME": str(home),
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        "AWS_ENDPOINT_URL": ec2.url,
+        "AWS_ACCESS_KEY_ID": "AKIATEST",
+        "AWS_SECRET_ACCESS_KEY": "3xXq7Yw0LpZtRfVb",
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "INGOT_MIRROR": "http://127.0.0.1:9/_mirror/",
+    }
+    return Commands(home, environment)

@@ -105,4 +105,7 @@ def test_callers_are_named_without_versions() -> None:
     packer = "APN/1.0 HashiCorp/1.0 packer-plugin-amazon/1.8.1 (+https://www.packer.io/) aws-sdk-go-v2/1.3"
     assert short_agent(packer) == "packer-plugin-amazon"
     assert short_agent("Boto3/1.40 md/Botocore#1.40 ua/2.1 os/linux") == "Boto3"
+    assert (
+        short_agent("Boto3/1.40 ua/2.1 os/linux cfg/retry-mode#legacy app/ingot-ray-head") == "ingot-ray-head"
+    )
     assert short_agent("") == "unknown"

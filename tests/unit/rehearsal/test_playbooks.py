@@ -3,58 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
-import pytest
+from .conftest import Commands, LocalEc2
 
-from .conftest import LocalEc2
-
-ROOT = Path(__file__).resolve().parents[3]
 CHANGING = ("ec2:Run", "ec2:Create", "ec2:Import", "ec2:Authorize", "ec2:Delete", "ec2:Terminate")
-
-
-@pytest.fixture
-def play(ec2: LocalEc2, tmp_path: Path) -> Any:
-    """Run a playbook against the region; returns status and what it said."""
-    home = tmp_path / "home"
-    home.mkdir()
-    environment = {
-        **os.environ,
-        "HOME": str(home),
-        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-        "AWS_ENDPOINT_URL": ec2.url,
-        "AWS_ACCESS_KEY_ID": "AKIATEST",
-        "AWS_SECRET_ACCESS_KEY": "3xXq7Yw0LpZtRfVb",
-        "AWS_REGION": "us-east-1",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "INGOT_MIRROR": "http://127.0.0.1:9/_mirror/",
-    }
-
-    def run(inventory: str, playbook: str, *extra: str) -> tuple[int, str]:
-        command = [
-            str(Path(sys.executable).with_name("ansible-playbook")),
-            "-i",
-            f"inventories/{inventory}",
-            playbook,
-        ]
-        done = subprocess.run(
-            [*command, *extra],
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        return done.returncode, done.stdout + done.stderr
-
-    return run
 
 
 def image(ec2: LocalEc2, core: str = "") -> str:
@@ -79,8 +32,8 @@ def changes(ec2: LocalEc2) -> list[str]:
     return [action for action in calls.get("Ansible", []) if action.startswith(CHANGING)]
 
 
-def test_a_launch_is_refused_with_all_that_speaks_against_it(ec2: LocalEc2, play: Any) -> None:
-    image(ec2)
+def test_a_launch_is_refused_with_all_that_speaks_against_it(ec2: LocalEc2, play: Commands) -> None:
+    ec2.own_image()
     status, said = play(
         "rehearsal",
         "playbooks/launch.yml",
@@ -102,7 +55,7 @@ def test_a_launch_is_refused_with_all_that_speaks_against_it(ec2: LocalEc2, play
     assert changes(ec2) == []
 
 
-def test_a_launch_on_a_core_that_lacks_what_was_compiled_in_is_refused(ec2: LocalEc2, play: Any) -> None:
+def test_a_launch_on_a_core_that_lacks_what_was_compiled_in_is_refused(ec2: LocalEc2, play: Commands) -> None:
     made = image(ec2, core="x86-64-v4")
     status, said = play(
         "rehearsal",
@@ -119,7 +72,9 @@ def test_a_launch_on_a_core_that_lacks_what_was_compiled_in_is_refused(ec2: Loca
     assert changes(ec2) == []
 
 
-def test_a_cluster_that_nobody_launched_and_a_mistyped_variable_are_refused(ec2: LocalEc2, play: Any) -> None:
+def test_a_cluster_that_nobody_launched_and_a_mistyped_variable_are_refused(
+    ec2: LocalEc2, play: Commands
+) -> None:
     status, said = play("rehearsal", "site.yml")
     assert status != 0
     assert "no-nodes" in said
@@ -129,7 +84,7 @@ def test_a_cluster_that_nobody_launched_and_a_mistyped_variable_are_refused(ec2:
     assert changes(ec2) == []
 
 
-def test_a_launch_with_a_variable_missing_asks_nobody(ec2: LocalEc2, play: Any) -> None:
+def test_a_launch_with_a_variable_missing_asks_nobody(ec2: LocalEc2, play: Commands) -> None:
     status, said = play("example", "playbooks/launch.yml", "-e", "launch_wokers=3")
     assert status != 0
     assert "missing-variable" in said
@@ -138,7 +93,7 @@ def test_a_launch_with_a_variable_missing_asks_nobody(ec2: LocalEc2, play: Any) 
 
 
 def test_a_placeholder_key_is_refused_before_any_node_is_spoken_to(
-    ec2: LocalEc2, play: Any, tmp_path: Path
+    ec2: LocalEc2, play: Commands, tmp_path: Path
 ) -> None:
     key = tmp_path / "api-key"
     key.write_text("changeme")
@@ -150,7 +105,7 @@ def test_a_placeholder_key_is_refused_before_any_node_is_spoken_to(
     assert not (tmp_path / "home/.config").exists(), "a refused run has made secrets"
 
 
-def test_destroy_asks_and_takes_what_is_the_clusters_only(ec2: LocalEc2, play: Any) -> None:
+def test_destroy_asks_and_takes_what_is_the_clusters_only(ec2: LocalEc2, play: Commands) -> None:
     client = ec2.client()
     ids = {}
     for cluster in ("ingot", "other"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -83,7 +84,9 @@ class Recorder:
 
 
 def short_agent(agent: str) -> str:
-    """The caller without versions and platform, so that one tool is one entry."""
+    """The caller without versions and platform, so that one tool is one entry. A name of its own wins."""
+    if own := re.search(r"\bapp/([\w-]+)", agent):
+        return own[1]
     for name in ("packer-plugin-amazon", "Packer", "Ansible", "aws-cli", "Boto3", "Botocore"):
         if name.lower() in agent.lower():
             return name
