@@ -1,4 +1,4 @@
-"""Ray's own launcher (docs/ray-up.md) on real machines: head and worker join, and a lost worker is replaced."""
+"""Ray's own launcher (docs/ray-up.md) on machines: head and worker join, and a lost worker is replaced."""
 
 from __future__ import annotations
 

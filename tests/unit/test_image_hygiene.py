@@ -26,10 +26,15 @@ PLANTED: dict[str, dict[str, str]] = {
     "ssh-private-key": {"/root/.ssh/id_ed25519": PRIVATE_KEY},
     "ssh-known-hosts": {"/home/admin/.ssh/known_hosts": "10.0.0.7 ssh-ed25519 AAAA\n"},
     "cloud-credentials": {"/home/admin/.aws/credentials": "[default]\n"},
-    "tool-credentials": {"/root/.netrc": "machine pypi.example.com\n", "/root/.docker/config.json": "{}"},
+    "tool-credentials": {
+        "/root/.netrc": "machine pypi.example.com\n",
+        "/root/.docker/config.json": "{}",
+        "/root/.config/containers/auth.json": "{}",
+    },
     "ingot-environment": {
         "/etc/ingot/ray.env": "RAY=10.0.0.7\n",
         "/etc/ingot/credentials/api-key": "k",
+        "/var/lib/containers/storage/secrets/secrets.json": "{}",
     },
     "unknown-private-key": {"/srv/tls/server.key": PRIVATE_KEY, "/opt/agent/deep/er/agent.pem": PRIVATE_KEY},
     "token": {"/etc/profile.d/aws.sh": f"export K={AWS_KEY}\n", "/usr/local/etc/hub": HF_TOKEN},
@@ -120,6 +125,13 @@ def test_the_verifier_names_what_is_planted(rules: list[Any], root: Path, name: 
     assert name in found
     for path in PLANTED[name]:
         assert any(path == at or path.startswith(f"{at}/") for at in found[name]), path
+
+
+def test_the_layers_of_a_container_are_what_their_digest_says(rules: list[Any], root: Path) -> None:
+    """Python packages come with keys for their tests, and an image is taken whole or not at all."""
+    layer = "/var/lib/containers/storage/overlay/0a1b/diff/usr/lib/python3/test/keys"
+    _write(root, {f"{layer}/server.key": PRIVATE_KEY, f"{layer}/hub": HF_TOKEN})
+    assert _found(rules, root) == {}
 
 
 @pytest.mark.parametrize("name", PLANTED)

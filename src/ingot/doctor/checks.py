@@ -48,6 +48,8 @@ def missing_libraries(settings: Settings) -> Iterator[Finding]:
     Libraries that the environment itself ships are skipped: the extension finds them because torch has loaded
     them already.
     """
+    if settings.container_image:
+        return  # it has its own
     packages = _site_packages(Path(settings.venv))
     if packages is None:
         yield Finding(
@@ -79,6 +81,27 @@ def missing_libraries(settings: Settings) -> Iterator[Finding]:
                 source=str(extensions[0]),
                 evidence=f"{library} => not found",
             )
+
+
+def container_image(settings: Settings) -> Iterator[Finding]:
+    """The image that the engine runs in is on this node; its unit asks no registry."""
+    if not settings.container_image:
+        return
+    try:
+        answer = subprocess.run(
+            ["podman", "image", "exists", settings.container_image], capture_output=True, check=False
+        ).returncode
+    except FileNotFoundError:
+        answer = 127
+    if answer:
+        yield Finding(
+            cause="container-missing",
+            what=f"The image {settings.container_image} is not on this node"
+            + (", and neither is Podman." if answer == 127 else "."),
+            action="Launch from an image baked with vllm_method container and this vllm_container_image, or "
+            "run site.yml.",
+            rank=RANK_CHECK,
+        )
 
 
 def model_files(settings: Settings) -> Iterator[Finding]:
@@ -191,13 +214,17 @@ def disk(settings: Settings) -> Iterator[Finding]:
             )
 
 
+AT_ANY_TIME = (processor, missing_libraries, container_image, model_files, disk)
+"""What is right or wrong whether the engine runs or not; cheapest first."""
+
+
 def preflight(settings: Settings) -> list[Finding]:
     """Everything that must hold before the engine starts, cheapest first.
 
     Where our own engine or proxy still holds the port, starting means replacing it: its port and memory
     come free.
     """
-    checks = [processor, missing_libraries, model_files, disk]
+    checks = [*AT_ANY_TIME]
     if not held_by(settings.user, settings.port):
         checks += [port_taken, memory]
     return [finding for check in checks for finding in check(settings)]

@@ -126,11 +126,7 @@ def diagnose(settings: Settings) -> list[Finding]:
     findings = list(unit_findings(settings))
     if settings.mode == "ray_serve":
         findings += ray_findings(settings)
-    findings += [
-        item.at(node=settings.node)
-        for check in (checks.processor, checks.missing_libraries, checks.model_files, checks.disk)
-        for item in check(settings)
-    ]
+    findings += [item.at(node=settings.node) for check in checks.AT_ANY_TIME for item in check(settings)]
     if not checks.held_by(settings.user, settings.port):
         # An engine that is just starting has taken a part of what it needs already.
         missing = checks.memory(settings, ours=checks.resident(settings.user))

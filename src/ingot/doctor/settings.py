@@ -21,6 +21,7 @@ class Settings:
     units: tuple[str, ...] = ()  # what should be running here, in starting order
     user: str = "ingot"
     venv: str = "/opt/ingot/venvs/vllm"
+    container_image: str = ""  # what the engine runs in, where it is not in venv
     model_id: str = ""
     model_path: str = ""
     address: str = ""

@@ -43,6 +43,7 @@ def refusals(variables: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) 
             shared["cluster_name"],
         ),
         *check_serving_mode(shared["serving_mode"]),
+        *check_engine(str(shared.get("vllm_method", "")), shared["serving_mode"]),
         *(check_api_key(key_file) if key_file.exists() or not shared["ingot_api_key_generate"] else []),
         *fit.check_model_id(shared["serving_model_id"], fit.catalog_of(shared)),
     ]
@@ -134,6 +135,19 @@ def check_serving_mode(mode: str) -> list[Refusal]:
             "unknown-serving-mode",
             f"serving_mode is {mode!r}",
             f"Set it to one of {', '.join(SERVING_MODES)}",
+        )
+    ]
+
+
+def check_engine(method: str, mode: str) -> list[Refusal]:
+    """A replica of Ray Serve has vLLM in its own process."""
+    if method != "container" or mode != "ray_serve":
+        return []
+    return [
+        Refusal(
+            "container-in-ray",
+            "vllm_method is container and serving_mode ray_serve, whose replicas have vLLM in their process",
+            "Set serving_mode to vllm, or vllm_method to wheel or source",
         )
     ]
 

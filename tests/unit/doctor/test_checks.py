@@ -146,3 +146,27 @@ def test_an_index_that_is_none(model: Path, anybody: str, index: str) -> None:
     (finding,) = checks.model_files(Settings(model_path=str(model), user=anybody))
     assert finding.cause == "model-damaged"
     assert "model.safetensors.index.json is no index of weights" in finding.what
+
+
+@pytest.mark.parametrize(("status", "causes"), [(0, []), (1, ["container-missing"])])
+def test_an_engine_in_a_container_wants_its_image_and_no_environment(
+    monkeypatch: pytest.MonkeyPatch, status: int, causes: list[str]
+) -> None:
+    settings = {"container_image": "registry/vllm@sha256:00", "venv": "/nowhere"}
+    asked: list[list[str]] = []
+
+    def podman(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        return subprocess.CompletedProcess(command, status)
+
+    monkeypatch.setattr(subprocess, "run", podman)
+    assert found(checks.container_image, **settings) == causes
+    assert asked == [["podman", "image", "exists", "registry/vllm@sha256:00"]]
+    assert found(checks.missing_libraries, **settings) == []
+    assert found(checks.container_image) == []
+
+
+def test_a_node_without_podman_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    (finding,) = checks.container_image(Settings(container_image="registry/vllm@sha256:00"))
+    assert finding.what.endswith("is not on this node, and neither is Podman.")

@@ -56,6 +56,19 @@ def test_wrong_inventories_are_refused(change: dict[str, list[str]], name: str, 
     assert said in str(refusals[0])
 
 
+@pytest.mark.parametrize(
+    ("method", "mode", "refused"),
+    [
+        ("container", "ray_serve", ["container-in-ray"]),
+        ("container", "vllm", []),
+        ("wheel", "ray_serve", []),
+        ("", "ray_serve", []),
+    ],
+)
+def test_a_container_is_no_replica_of_ray(method: str, mode: str, refused: list[str]) -> None:
+    assert names(cluster.check_engine(method, mode)) == refused
+
+
 @pytest.fixture
 def three(tmp_path: Path) -> dict[str, dict[str, Any]]:
     """The variables of each node of a cluster that nothing speaks against."""
