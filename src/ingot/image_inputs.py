@@ -28,7 +28,7 @@ AROUND_IT = (
     "plugins/**/*",
     "src/ingot/filters/**/*",
 )
-IGNORED = ("__pycache__", "README.md", "iam")
+IGNORED = ("__pycache__", "README.md", "iam", "containers")
 INSTALLED_FILES = ("vllm_lock",)
 """Variables that name a file of the controller whose contents decide what is installed."""
 

@@ -1,4 +1,7 @@
-"""vllm_method container: the unit that Podman's generator makes, and what is refused before one is made."""
+"""vllm_method container: the unit that Podman's generator makes, and what is refused before one is made.
+
+And files/containers: a container by the roles of an image, which has no list of its own.
+"""
 
 from __future__ import annotations
 
@@ -198,11 +201,14 @@ def test_an_image_that_could_be_another_tomorrow_is_refused(
     }
     (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
     given = {"vllm_method": "container", "ansible_facts": {"architecture": "x86_64"}} | variables
+    assert said in refused_by(tmp_path / "play.yml", given)
+
+
+def refused_by(playbook: Path, variables: dict[str, Any]) -> str:
+    """What a playbook that must fail says, in one line."""
+    program = str(Path(sys.executable).with_name("ansible-playbook"))
     done = subprocess.run(
-        [
-            str(Path(sys.executable).with_name("ansible-playbook")),
-            *("-i", "localhost,", "-e", json.dumps(given), str(tmp_path / "play.yml")),
-        ],
+        [program, "-i", "localhost,", "-e", json.dumps(variables), str(playbook)],
         cwd=ROOT,
         env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
         capture_output=True,
@@ -210,4 +216,34 @@ def test_an_image_that_could_be_another_tomorrow_is_refused(
         check=False,
     )
     assert done.returncode != 0
-    assert said in " ".join(done.stdout.split())
+    return " ".join(done.stdout.split())
+
+
+# --- files/containers ---------------------------------------------------------------------------------------
+
+
+def test_a_container_of_an_image_that_there_is_not_is_refused() -> None:
+    said = refused_by(ROOT / "playbooks/container.yml", {"container_image": "x68"})
+    assert 'packer/images.yml has no image "x68"' in said
+    assert "graviton3, graviton4" in said
+
+
+def test_its_roles_are_those_of_the_image_that_do_not_set_up_a_machine() -> None:
+    play = yaml.safe_load((ROOT / "playbooks/container.yml").read_text())[1]
+    ofamachine = play["vars"]["__of_a_machine"]
+    for image in yaml.safe_load((ROOT / "packer/images.yml").read_text())["images"].values():
+        assert set(ofamachine) <= set(image["roles"]), "a role that is gone would hide a mistyped one"
+        content = [role for role in image["roles"] if role not in ofamachine]
+        assert content == ["cpu_tuning", "python_runtime", "vllm", "model_store"]
+
+
+def test_it_lists_no_package_that_a_role_installs() -> None:
+    text = (ROOT / "files/containers/Containerfile").read_text()
+    listed = re.findall(r"--no-install-recommends ([a-z0-9 -]+)", text)
+    assert {name for names in listed for name in names.split()} == {
+        "ca-certificates",
+        "python3",
+        "python3-apt",
+        "python3-venv",
+    }
+    assert "ARG BASE\n" in text, "which base it is from is said by whoever builds it"
