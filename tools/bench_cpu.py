@@ -1,0 +1,303 @@
+"""Measures tuned against stock `vllm serve` on this machine, and what each setting is worth.
+
+On a node of the local EC2, of an image that Packer baked with a compiler, in a region of its own, purged at
+the end. Variants are what an inventory would say, set up by site.yml; `stock` is the same build, started by
+hand with nothing but the model's path. The load is `vllm bench serve`. Writes docs/bench-cpu.json, the page
+docs/bench-cpu.md and its plots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench_results import STOCK, TUNED, Results, Run, goals, page, plot
+from steps import ROOT, ToolError, fail, run, seconds
+from venvs import uv
+
+INGOT = ROOT / ".venv/bin/ingot"
+REGION = "bench-cpu"
+CLUSTER = "bench-cpu"
+MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+WEIGHTS = f"/opt/ingot/models/{MODEL}"
+PYTHON = "/opt/ingot/venvs/vllm/bin/python"
+PORT = 8000
+INPUT_TOKENS, OUTPUT_TOKENS = 128, 64
+LOADS = {1: 8, 4: 24, 16: 64, 64: 128}
+"""Requests at a time, and how many in all: seconds each, and every slot is used at least twice."""
+
+DATA = ROOT / "docs/bench-cpu.json"
+PAGE = ROOT / "docs/bench-cpu.md"
+PLOTS = ROOT / "docs/bench-cpu"
+
+# The rehearsal's inventory has these off, for its three nodes share two cores; this one has them to itself.
+COMMON: dict[str, Any] = {
+    "serving_mode": "vllm",
+    "vllm_compiler": True,
+    "serving_enforce_eager": False,
+    "serving_environment": {},
+    "launch_workers": 0,
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How an engine is set up: variables for site.yml, or none and started by hand."""
+
+    description: str
+    variables: dict[str, Any] = field(default_factory=dict)
+
+
+VARIANTS = {
+    TUNED: Variant("as `site.yml` sets it up"),
+    STOCK: Variant("the same build with its model and nothing else"),
+    "no allocator": Variant("allocator (`cpu_tuning_allocator: none`)", {"cpu_tuning_allocator": "none"}),
+    "nobind": Variant(
+        "threads on chosen cores (`cpu_tuning_threads_bind: nobind`)", {"cpu_tuning_threads_bind": "nobind"}
+    ),
+    "eager": Variant("compilation (`serving_enforce_eager: true`)", {"serving_enforce_eager": True}),
+}
+
+
+class Bench:
+    """A region with one node."""
+
+    def __init__(self) -> None:
+        self.env = {**os.environ, "INGOT_LOCAL_NAME": REGION, "INGOT_CLUSTER": CLUSTER}
+        self.key = Path.home() / ".config/ingot/rehearsal" / CLUSTER / "ssh-key"
+
+    def ingot(self, *arguments: str) -> None:
+        """An `ingot local` command that must succeed, its output passing through."""
+        argv = [str(INGOT), "local", *arguments]
+        if (status := subprocess.run(argv, env=self.env, cwd=ROOT, check=False).returncode) != 0:
+            raise ToolError(f"`{shlex.join(argv)}` failed (status {status}); what it said is above")
+
+    def playbook(self, name: str, variables: dict[str, Any]) -> None:
+        extra = json.dumps({**COMMON, **variables})
+        self.ingot("run", "--", "ansible-playbook", "-i", "inventories/rehearsal", name, "-e", extra)
+
+    def node(self, command: str, *, stdin: str = "") -> str:
+        """What a command prints on the node, run as root."""
+        login = [str(INGOT), "local", "ssh", "--key", str(self.key), f"{CLUSTER}-head", "--"]
+        done = subprocess.run(
+            [*login, f"sudo sh -c {shlex.quote(command)}"],
+            env=self.env,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ToolError(f"on the node, `{command}` failed: {(done.stdout + done.stderr).strip()[-2000:]}")
+        return done.stdout
+
+    def prepare(self) -> None:
+        """Region, image and node."""
+        self.ingot("up")
+        self.ingot("mirror")
+        self.ingot("run", "--", "packer", "init", "packer/x86.pkr.hcl")
+        extra = f"playbook_extra_vars={json.dumps({'vllm_compiler': True})}"
+        self.ingot("run", "--", "packer", "build", "-var", extra, "packer/x86.pkr.hcl")
+        self.playbook("playbooks/launch.yml", {})
+
+    def start(self, name: str) -> str:
+        """Start a variant's engine, and no other. Returns the address that it listens on."""
+        if name != STOCK:
+            self.node("systemctl stop bench-stock 2>/dev/null || true")
+            self.playbook("site.yml", VARIANTS[name].variables)
+        address = self.node("hostname -I").split()[0]
+        if name == STOCK:
+            self.node("systemctl stop vllm")
+            self.node(shlex.join(stock_command(address)))
+        return address
+
+    def load(self, address: str, concurrency: int, seed: int) -> dict[str, Any]:
+        """Ask the engine that listens there; what `vllm bench serve` measured."""
+        self.node("rm -rf /var/cache/ingot/bench; install -d -o ingot -g ingot /var/cache/ingot/bench")
+        self.node(shlex.join(load_command(address, concurrency, seed)))
+        measured: dict[str, Any] = json.loads(self.node("cat /var/cache/ingot/bench/result.json"))
+        return measured
+
+    def triad(self) -> float:
+        """Bytes a second that as many threads move as the tuned engine has."""
+        plan = json.loads(self.node("cat /etc/ingot/tuning.json"))
+        threads = len(plan["engines"][0]["threads"])
+        program = (ROOT / "tools/triad.py").read_text()
+        return float(self.node(f"{PYTHON} - {threads}", stdin=program))
+
+
+def transient(unit: str, *options: str) -> list[str]:
+    """systemd-run as the engine's user, with what its unit says of its environment, and no more."""
+    return [
+        "systemd-run",
+        "--quiet",
+        f"--unit={unit}",
+        "--uid=ingot",
+        "--gid=ingot",
+        "--setenv=HOME=/var/lib/ingot",
+        "--setenv=VLLM_CACHE_ROOT=/var/cache/ingot/bench-stock",
+        "--setenv=PATH=/opt/ingot/venvs/vllm/bin:/usr/bin:/bin",
+        "--property=WorkingDirectory=/var/lib/ingot",
+        "--property=LoadCredential=api-key:/etc/ingot/credentials/api-key",
+        *options,
+    ]
+
+
+def stock_command(address: str) -> list[str]:
+    """`vllm serve MODEL`, by the module, for the CPU wheel's own command does not start."""
+    server = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", WEIGHTS]
+    return [
+        *transient("bench-stock", "--collect"),
+        *server,
+        *("--served-model-name", MODEL, "--host", address, "--port", str(PORT)),
+    ]
+
+
+def load_command(address: str, concurrency: int, seed: int) -> list[str]:
+    """One run of `vllm bench serve`. Each has prompts of its own, or the prefix cache would answer them."""
+    options = {
+        "backend": "openai",
+        "base-url": f"http://{address}:{PORT}",
+        "model": MODEL,
+        "tokenizer": WEIGHTS,
+        "dataset-name": "random",
+        "random-input-len": INPUT_TOKENS,
+        "random-output-len": OUTPUT_TOKENS,
+        "num-prompts": LOADS[concurrency],
+        "max-concurrency": concurrency,
+        "num-warmups": 2,
+        "seed": seed,
+        "ready-check-timeout-sec": 900,
+        "result-dir": "/var/cache/ingot/bench",
+        "result-filename": "result.json",
+    }
+    flags = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    return [
+        *transient("bench-load", "--wait", "--pipe", "--collect"),
+        *("/usr/bin/ingot", "launch", "--no-check", "--credential", "OPENAI_API_KEY=api-key", "--"),
+        *(PYTHON, "-m", "vllm.entrypoints.cli.main", "bench", "serve"),
+        *flags,
+        *("--ignore-eos", "--save-result", "--disable-tqdm"),
+    ]
+
+
+def as_run(number: int, variant: str, concurrency: int, measured: dict[str, Any]) -> Run:
+    """What is kept of a result; refused where requests failed, for the others would look fast."""
+    asked, answered = LOADS[concurrency], int(measured["completed"])
+    if answered != asked:
+        raise ToolError(f"{variant}, {concurrency} at a time: {answered} of {asked} requests were answered")
+    return Run(
+        round=number,
+        variant=variant,
+        concurrency=concurrency,
+        requests=answered,
+        output_tokens_s=round(measured["output_throughput"], 2),
+        ttft_ms=round(measured["median_ttft_ms"], 2),
+        ttft_p99_ms=round(measured["p99_ttft_ms"], 2),
+        itl_ms=round(measured["median_itl_ms"], 3),
+        itl_p99_ms=round(measured["p99_itl_ms"], 3),
+    )
+
+
+def order(names: Sequence[str], number: int) -> list[str]:
+    """Each round begins with another variant, so that what warms up or slows down meets all alike."""
+    turn = (number - 1) % len(names)
+    return [*names[turn:], *names[:turn]]
+
+
+def measure(rounds: int, names: Sequence[str]) -> Results:
+    bench = Bench()
+    bench.prepare()
+    bench.playbook("site.yml", {})
+    runs: list[Run] = []
+    triads: list[float] = []
+    for number in range(1, rounds + 1):
+        for variant in order(names, number):
+            address = bench.start(variant)
+            for concurrency in LOADS:
+                started = time.monotonic()
+                measured = bench.load(address, concurrency, seed=len(runs) + 1)
+                runs.append(as_run(number, variant, concurrency, measured))
+                print(
+                    f"round {number}/{rounds}, {variant}, {concurrency} at a time:"
+                    f" {runs[-1].output_tokens_s:.1f} tokens/s ({seconds(time.monotonic() - started)})",
+                    flush=True,
+                )
+            if variant == TUNED:
+                bench.node("systemctl stop vllm")
+                triads.append(bench.triad())
+    engine = json.loads(bench.node("cat /usr/share/ingot/image.json"))["vllm"]
+    weights = bench.node(f"stat -L -c %s {WEIGHTS}/*.safetensors")
+    return Results(
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        commit=git("describe", "--always", "--dirty", "--abbrev=12"),
+        machine=machine(),
+        vllm=f"vLLM {engine['vllm']} ({engine['distribution']}), torch {engine['torch']}",
+        model=MODEL,
+        weight_bytes=sum(map(int, weights.split())),
+        input_tokens=INPUT_TOKENS,
+        output_tokens=OUTPUT_TOKENS,
+        variants={name: VARIANTS[name].description for name in names},
+        triad_bytes_s=[round(value) for value in triads],
+        runs=runs,
+    )
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def machine() -> str:
+    """Cores, processor and memory of this host."""
+    names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return f"{os.cpu_count()} cores of {names[0] if names else os.uname().machine}, {memory:.0f} GiB"
+
+
+def write(results: Results) -> None:
+    """Data, page and plots."""
+    DATA.write_text(results.model_dump_json(indent=1) + "\n")
+    PAGE.write_text(page(results, [f"{PLOTS.name}/{name}" for name in plot(results, PLOTS)]))
+
+
+def main() -> int:
+    """Measure, write, and say what came of it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3, help="how often each variant is measured")
+    parser.add_argument(
+        "--only", action="append", choices=list(VARIANTS), help="these variants instead of all"
+    )
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("--rounds must be 1 or more")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the region is purged however this ends
+    names = [name for name in VARIANTS if not options.only or name in options.only]
+    try:
+        run([uv(), "sync", "--quiet", "--locked", "--inexact", "--group", "bench"])  # what draws the plots
+        results = measure(options.rounds, names)
+        write(results)
+    except ToolError as problem:
+        return fail(problem)
+    finally:
+        env = {**os.environ, "INGOT_LOCAL_NAME": REGION}
+        subprocess.run([INGOT, "local", "down", "--purge"], env=env, check=False)
+    print("\n".join([*goals(results), f"written: {PAGE.relative_to(ROOT)}"]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
