@@ -10,29 +10,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
+from bench_node import MODEL, PYTHON, SCRATCH, WEIGHTS, Node, commit, machine, prepared, transient
 from bench_results import STOCK, TUNED, Results, Run, goals, page, plot
 from steps import ROOT, ToolError, fail, run, seconds
 from venvs import uv
 
-INGOT = ROOT / ".venv/bin/ingot"
-REGION = "bench-cpu"
-CLUSTER = "bench-cpu"
-MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
-WEIGHTS = f"/opt/ingot/models/{MODEL}"
-PYTHON = "/opt/ingot/venvs/vllm/bin/python"
 PORT = 8000
 INPUT_TOKENS, OUTPUT_TOKENS = 128, 64
 LOADS = {1: 8, 4: 24, 16: 64, 64: 128}
@@ -41,15 +32,6 @@ LOADS = {1: 8, 4: 24, 16: 64, 64: 128}
 DATA = ROOT / "docs/bench-cpu.json"
 PAGE = ROOT / "docs/bench-cpu.md"
 PLOTS = ROOT / "docs/bench-cpu"
-
-# The rehearsal's inventory has these off, for its three nodes share two cores; this one has them to itself.
-COMMON: dict[str, Any] = {
-    "serving_mode": "vllm",
-    "vllm_compiler": True,
-    "serving_enforce_eager": False,
-    "serving_environment": {},
-    "launch_workers": 0,
-}
 
 
 @dataclass(frozen=True)
@@ -72,87 +54,35 @@ VARIANTS = {
 
 
 class Bench:
-    """A region with one node."""
+    """The engines of one node, one at a time."""
 
-    def __init__(self) -> None:
-        self.env = {**os.environ, "INGOT_LOCAL_NAME": REGION, "INGOT_CLUSTER": CLUSTER}
-        self.key = Path.home() / ".config/ingot/rehearsal" / CLUSTER / "ssh-key"
-
-    def ingot(self, *arguments: str) -> None:
-        """An `ingot local` command that must succeed, its output passing through."""
-        argv = [str(INGOT), "local", *arguments]
-        if (status := subprocess.run(argv, env=self.env, cwd=ROOT, check=False).returncode) != 0:
-            raise ToolError(f"`{shlex.join(argv)}` failed (status {status}); what it said is above")
-
-    def playbook(self, name: str, variables: dict[str, Any]) -> None:
-        extra = json.dumps({**COMMON, **variables})
-        self.ingot("run", "--", "ansible-playbook", "-i", "inventories/rehearsal", name, "-e", extra)
-
-    def node(self, command: str, *, stdin: str = "") -> str:
-        """What a command prints on the node, run as root."""
-        login = [str(INGOT), "local", "ssh", "--key", str(self.key), f"{CLUSTER}-head", "--"]
-        done = subprocess.run(
-            [*login, f"sudo sh -c {shlex.quote(command)}"],
-            env=self.env,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise ToolError(f"on the node, `{command}` failed: {(done.stdout + done.stderr).strip()[-2000:]}")
-        return done.stdout
-
-    def prepare(self) -> None:
-        """Region, image and node."""
-        self.ingot("up")
-        self.ingot("mirror")
-        self.ingot("run", "--", "packer", "init", "packer/x86.pkr.hcl")
-        extra = f"playbook_extra_vars={json.dumps({'vllm_compiler': True})}"
-        self.ingot("run", "--", "packer", "build", "-var", extra, "packer/x86.pkr.hcl")
-        self.playbook("playbooks/launch.yml", {})
+    def __init__(self, node: Node) -> None:
+        self.node = node
 
     def start(self, name: str) -> str:
         """Start a variant's engine, and no other. Returns the address that it listens on."""
         if name != STOCK:
-            self.node("systemctl stop bench-stock 2>/dev/null || true")
-            self.playbook("site.yml", VARIANTS[name].variables)
-        address = self.node("hostname -I").split()[0]
+            self.node.root("systemctl stop bench-stock 2>/dev/null || true")
+            self.node.playbook("site.yml", VARIANTS[name].variables)
+        address = self.node.root("hostname -I").split()[0]
         if name == STOCK:
-            self.node("systemctl stop vllm")
-            self.node(shlex.join(stock_command(address)))
+            self.node.root("systemctl stop vllm")
+            self.node.root(shlex.join(stock_command(address)))
         return address
 
     def load(self, address: str, concurrency: int, seed: int) -> dict[str, Any]:
         """Ask the engine that listens there; what `vllm bench serve` measured."""
-        self.node("rm -rf /var/cache/ingot/bench; install -d -o ingot -g ingot /var/cache/ingot/bench")
-        self.node(shlex.join(load_command(address, concurrency, seed)))
-        measured: dict[str, Any] = json.loads(self.node("cat /var/cache/ingot/bench/result.json"))
+        self.node.root(f"rm -rf {SCRATCH}; install -d -o ingot -g ingot {SCRATCH}")
+        self.node.root(shlex.join(load_command(address, concurrency, seed)))
+        measured: dict[str, Any] = json.loads(self.node.root(f"cat {SCRATCH}/result.json"))
         return measured
 
     def triad(self) -> float:
         """Bytes a second that as many threads move as the tuned engine has."""
-        plan = json.loads(self.node("cat /etc/ingot/tuning.json"))
+        plan = json.loads(self.node.root("cat /etc/ingot/tuning.json"))
         threads = len(plan["engines"][0]["threads"])
         program = (ROOT / "tools/triad.py").read_text()
-        return float(self.node(f"{PYTHON} - {threads}", stdin=program))
-
-
-def transient(unit: str, *options: str) -> list[str]:
-    """systemd-run as the engine's user, with what its unit says of its environment, and no more."""
-    return [
-        "systemd-run",
-        "--quiet",
-        f"--unit={unit}",
-        "--uid=ingot",
-        "--gid=ingot",
-        "--setenv=HOME=/var/lib/ingot",
-        "--setenv=VLLM_CACHE_ROOT=/var/cache/ingot/bench-stock",
-        "--setenv=PATH=/opt/ingot/venvs/vllm/bin:/usr/bin:/bin",
-        "--property=WorkingDirectory=/var/lib/ingot",
-        "--property=LoadCredential=api-key:/etc/ingot/credentials/api-key",
-        *options,
-    ]
+        return float(self.node.root(f"{PYTHON} - {threads}", stdin=program))
 
 
 def stock_command(address: str) -> list[str]:
@@ -180,12 +110,13 @@ def load_command(address: str, concurrency: int, seed: int) -> list[str]:
         "num-warmups": 2,
         "seed": seed,
         "ready-check-timeout-sec": 900,
-        "result-dir": "/var/cache/ingot/bench",
+        "result-dir": SCRATCH,
         "result-filename": "result.json",
     }
     flags = [part for name, value in options.items() for part in (f"--{name}", str(value))]
     return [
         *transient("bench-load", "--wait", "--pipe", "--collect"),
+        "--property=LoadCredential=api-key:/etc/ingot/credentials/api-key",
         *("/usr/bin/ingot", "launch", "--no-check", "--credential", "OPENAI_API_KEY=api-key", "--"),
         *(PYTHON, "-m", "vllm.entrypoints.cli.main", "bench", "serve"),
         *flags,
@@ -217,10 +148,9 @@ def order(names: Sequence[str], number: int) -> list[str]:
     return [*names[turn:], *names[:turn]]
 
 
-def measure(rounds: int, names: Sequence[str]) -> Results:
-    bench = Bench()
-    bench.prepare()
-    bench.playbook("site.yml", {})
+def measure(node: Node, rounds: int, names: Sequence[str]) -> Results:
+    """Every variant under every load, ``rounds`` times."""
+    bench = Bench(node)
     runs: list[Run] = []
     triads: list[float] = []
     for number in range(1, rounds + 1):
@@ -236,15 +166,14 @@ def measure(rounds: int, names: Sequence[str]) -> Results:
                     flush=True,
                 )
             if variant == TUNED:
-                bench.node("systemctl stop vllm")
+                node.root("systemctl stop vllm")
                 triads.append(bench.triad())
-    engine = json.loads(bench.node("cat /usr/share/ingot/image.json"))["vllm"]
-    weights = bench.node(f"stat -L -c %s {WEIGHTS}/*.safetensors")
+    weights = node.root(f"stat -L -c %s {WEIGHTS}/*.safetensors")
     return Results(
         date=f"{datetime.now(UTC):%Y-%m-%d}",
-        commit=git("describe", "--always", "--dirty", "--abbrev=12"),
+        commit=commit(),
         machine=machine(),
-        vllm=f"vLLM {engine['vllm']} ({engine['distribution']}), torch {engine['torch']}",
+        vllm=node.engine(),
         model=MODEL,
         weight_bytes=sum(map(int, weights.split())),
         input_tokens=INPUT_TOKENS,
@@ -253,19 +182,6 @@ def measure(rounds: int, names: Sequence[str]) -> Results:
         triad_bytes_s=[round(value) for value in triads],
         runs=runs,
     )
-
-
-def git(*arguments: str) -> str:
-    return subprocess.run(
-        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
-
-
-def machine() -> str:
-    """Cores, processor and memory of this host."""
-    names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    return f"{os.cpu_count()} cores of {names[0] if names else os.uname().machine}, {memory:.0f} GiB"
 
 
 def write(results: Results) -> None:
@@ -288,13 +204,11 @@ def main() -> int:
     names = [name for name in VARIANTS if not options.only or name in options.only]
     try:
         run([uv(), "sync", "--quiet", "--locked", "--inexact", "--group", "bench"])  # what draws the plots
-        results = measure(options.rounds, names)
+        with prepared() as node:
+            results = measure(node, options.rounds, names)
         write(results)
     except ToolError as problem:
         return fail(problem)
-    finally:
-        env = {**os.environ, "INGOT_LOCAL_NAME": REGION}
-        subprocess.run([INGOT, "local", "down", "--purge"], env=env, check=False)
     print("\n".join([*goals(results), f"written: {PAGE.relative_to(ROOT)}"]))
     return 0
 
