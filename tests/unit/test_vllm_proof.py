@@ -22,23 +22,29 @@ void scale(float *a, const float *b, unsigned long n) {
 }
 """
 # What objdump prints of a loop for neoverse-v1 with matrix instructions in it, and of one for armv8-a.
-SVE = """\
-0000000000000000 <scale>:
-   0:	04a0e3e1 	cntw	x1
-   4:	25a10fe0 	whilelo	p0.s, wzr, w1
-   8:	ld1w	{z0.s}, p0/z, [x0]
-   c:	fmla	z0.s, p0/m, z1.s, z2.s
-  10:	bfmmla	v0.4s, v1.8h, v2.8h
-  14:	smmla	v0.4s, v1.16b, v2.16b
-  18:	bfi	x0, x1, #4, #4
-  1c:	b.ne	4 <scale+0x4>  // b.any
+SVE = """
+_C.o:     file format elf64-littleaarch64
+
+
+Disassembly of section .text:
+
+<scale>:
+	cntw	x1
+	whilelo	p0.s, wzr, w1
+	ld1w	{z0.s}, p0/z, [x0]
+	fmla	z0.s, p0/m, z1.s, z2.s
+	bfmmla	v0.4s, v1.8h, v2.8h
+	smmla	v0.4s, v1.16b, v2.16b
+	bfi	x0, x1, #4, #4
+	b.ne	<scale+0x4>  // b.any
+	...
 """
-PLAIN = """\
-0000000000000000 <scale>:
-   0:	ldr	q0, [x0]
-   4:	fmla	v0.4s, v1.4s, v2.4s
-   8:	bfi	x0, x1, #4, #4
-   c:	ret
+PLAIN = """
+<scale>:
+	ldr	q0, [x0]
+	fmla	v0.4s, v1.4s, v2.4s
+	bfi	x0, x1, #4, #4
+	ret
 """
 EACH = {"sve": 1, "bf16": 1, "i8mm": 1}
 
@@ -111,14 +117,24 @@ def test_a_build_without_a_list_of_commands_proves_nothing(tmp_path: Path) -> No
 
 
 def test_instructions_are_counted_by_kind() -> None:
-    code = proof.read_code(SVE.replace("04a0e3e1 ", "").replace("25a10fe0 ", "").splitlines(), "aarch64")
-    assert code.instructions == 8
+    code = proof.read_code([SVE + PLAIN.replace("scale", "other")], "aarch64")
+    assert code.instructions == 12
     assert dict(code.kinds) == {"sve": 3, "bf16": 1, "i8mm": 1}  # bfi is no bfloat16
-    assert "b.ne 4 <scale+0x4>" not in code.texts
+    assert code.texts["bfi x0, x1, #4, #4"] == 2
+    assert code.functions["bfi x0, x1, #4, #4"] == "scale"
+    assert code.functions["ret"] == "other"
+    assert not any(text.startswith("b.ne") for text in code.texts)
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_it_does_not_matter_how_the_disassembly_arrives(size: int) -> None:
+    whole = SVE + PLAIN
+    parts = [whole[at : at + size] for at in range(0, len(whole), size)]
+    assert proof.read_code(parts, "aarch64") == proof.read_code([whole], "aarch64")
 
 
 def test_a_library_without_sve_is_refused() -> None:
-    code = proof.read_code(PLAIN.splitlines(), "aarch64")
+    code = proof.read_code([PLAIN], "aarch64")
     with pytest.raises(
         RefusedError, match=r"not compiled for neoverse-v1: of 4 instructions it has 0 sve \(at least 1\)"
     ):
@@ -134,9 +150,10 @@ def test_the_extension_has_floors_and_its_helpers_have_none() -> None:
 
 
 def test_kernels_that_are_chosen_at_run_time_may_use_more() -> None:
-    kernel = "0000000000000010 <_ZN8arm_gemm4sve2Ev>:\n  10:\tsmlalb\tz0.s, z1.h, z2.h\n"
-    code = proof.read_code((PLAIN + kernel).splitlines(), "aarch64")
-    assert code.dispatched == 1
+    kernel = "\n<_ZN8arm_gemm4sve2Ev>:\n\tsmlalb\tz0.s, z1.h, z2.h\n\tret\n"
+    code = proof.read_code([PLAIN + kernel], "aarch64")
+    assert code.dispatched == 2
+    assert code.texts["ret"] == 1
     assert not any("smlalb" in text for text in code.texts)
 
 
@@ -228,7 +245,7 @@ def test_an_assembler_that_does_not_know_the_core_proves_nothing(
     with pytest.raises(RefusedError, match="proves nothing"):
         proof.lacking(code, native, "-march=marble", "")
     with pytest.raises(RefusedError, match="proves nothing"):
-        proof.lacking(proof.read_code(SVE.splitlines(), "aarch64"), native, "", "")
+        proof.lacking(proof.read_code([SVE], "aarch64"), native, "", "")
 
 
 def test_objects_for_arm(cross: cores.Compiler, tmp_path: Path) -> None:

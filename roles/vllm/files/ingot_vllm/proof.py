@@ -9,6 +9,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ingot_vllm import RefusedError
@@ -34,6 +35,8 @@ DISPATCHED = re.compile(r"arm_gemm|arm_conv|arm_compute|^__itt_")
 _LACKS = re.compile(
     r"selected processor does not support|is not supported on|bad register name|not supported in"
 )
+# Where a branch or an address leads: not two are alike, and elsewhere they mean nothing.
+_TARGET = re.compile(r"<[^\n]*")
 # What comes from elsewhere and is only packed into the wheel.
 BUNDLED = ("libs/",)
 
@@ -76,44 +79,63 @@ class Code:
 
 
 def _instruction(line: str, machine: str) -> str:
-    """An instruction as an assembler reads it, or nothing: addresses of the file mean nothing elsewhere."""
-    match = re.match(r"\s*[0-9a-f]+:\s+([a-z].*)$", line)
+    """An instruction as an assembler reads it, or nothing."""
+    match = re.match(r"\t([a-z].*)$", line)
     if match is None:
         return ""
     text = match[1].partition("//" if machine == "aarch64" else " # ")[0].strip()
     return re.sub(r"\s+", " ", text)
 
 
-def read_code(lines: Iterable[str], machine: str) -> Code:
-    """Read what ``objdump --disassemble --no-show-raw-insn`` prints."""
-    code = Code()
-    function = ""
+def read_code(parts: Iterable[str], machine: str) -> Code:
+    """Read what ``objdump --disassemble --no-show-raw-insn --no-addresses`` prints, in parts of any size.
+
+    A library has millions of lines, of which few differ: they are counted as they are, function by function,
+    and read once each.
+    """
     counted: Counter[str] = Counter()
-    for line in lines:
-        if label := re.match(r"[0-9a-f]+ <(.+)>:", line):
-            function = label[1]
-        elif text := _instruction(line, machine):
-            counted[text] += 1
-            if DISPATCHED.search(function):
-                code.dispatched += 1
-            elif "<" not in text:
-                code.texts[text] += 1
-                code.functions.setdefault(text, function)
-    code.instructions = counted.total()
-    for text, count in counted.items():
-        for kind, pattern in KINDS[machine].items():
-            if pattern.search(text):
-                code.kinds[kind] += count
+    dispatched: Counter[str] = Counter()
+    functions: dict[str, str] = {}
+
+    def take(block: str) -> None:
+        label, _, body = block.lstrip("\n").partition("\n")
+        if not (found := re.match(r"<(.+)>:$", label)):
+            return
+        lines = _TARGET.sub("<>", body).split("\n")
+        if DISPATCHED.search(found[1]):
+            dispatched.update(lines)
+            return
+        counted.update(lines)
+        functions.update(dict.fromkeys(set(lines).difference(functions), found[1]))
+
+    rest = ""
+    for part in parts:
+        *blocks, rest = (rest + part).split("\n\n")
+        for block in blocks:
+            take(block)
+    take(rest)
+
+    code = Code()
+    for line, count in (counted + dispatched).items():
+        if text := _instruction(line, machine):
+            code.instructions += count
+            code.dispatched += dispatched[line]
+            for kind, pattern in KINDS[machine].items():
+                if pattern.search(text):
+                    code.kinds[kind] += count
+            if line in functions and "<" not in text:
+                code.texts[text] += counted[line]
+                code.functions.setdefault(text, functions[line])
     return code
 
 
 def disassemble(path: Path | str, tools: Compiler) -> Code:
-    command = [*tools.objdump, "--disassemble", "--no-show-raw-insn", str(path)]
+    command = [*tools.objdump, "--disassemble", "--no-show-raw-insn", "--no-addresses", str(path)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
     )
     assert process.stdout and process.stderr
-    code = read_code(process.stdout, tools.machine)
+    code = read_code(iter(partial(process.stdout.read, 1 << 20), ""), tools.machine)
     complaint = process.stderr.read().strip()
     if process.wait() != 0 or not code.instructions:
         raise RefusedError(f"{path} cannot be disassembled: {complaint or 'it has no code'}")
