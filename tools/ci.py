@@ -114,6 +114,11 @@ def checks() -> list[Check]:
         # One real file for each Arm core; the whole of it is compiled by a bake.
         Check("vLLM's sources for Graviton", "source", (python, "tools/source_check.py"), limit=15),
         Check("local EC2 tests", "local", tool("pytest", "tests/rehearsal", "-m", "not long"), limit=30),
+        # Before the cluster of the rehearsal: there is not the memory for both.
+        Check("graviton3, compiled", "graviton", (python, "tools/graviton.py"), limit=120, long=True),
+        Check(
+            "graviton3, from the wheel store", "graviton", (python, "tools/graviton.py", "--stored"), limit=60
+        ),
         Check("rehearse", "rehearse", tool("ingot", "rehearse"), limit=45),
         Check("launch.yml again changes nothing", "rehearse", (python, "tools/unchanged.py", *launch)),
         Check("site.yml again changes nothing", "rehearse", (python, "tools/unchanged.py", *site)),

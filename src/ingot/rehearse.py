@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -39,8 +39,6 @@ from ingot.rehearsal.waiting import wait_for
 BIN = Path(sys.executable).parent
 INVENTORY = ROOT / "inventories/rehearsal"
 EXAMPLE_SECONDS = 300
-IMAGE = "x86"
-TEMPLATE = f"packer/{IMAGE}.pkr.hcl"
 
 
 class RehearsalError(Exception):
@@ -68,6 +66,43 @@ def inventory() -> dict[str, Any]:
     if refusals:
         raise RehearsalError(f"{path}: {told.report(refusals)}")
     return found
+
+
+@dataclass(frozen=True)
+class Target:
+    """An image to rehearse, and what differs from the rehearsal's inventory to launch a cluster of it."""
+
+    image: str
+    variables: dict[str, str | int] = field(default_factory=dict)
+
+    @property
+    def template(self) -> str:
+        return f"packer/{self.image}.pkr.hcl"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """For ansible-playbook."""
+        return ("-e", json.dumps(self.variables)) if self.variables else ()
+
+
+def _emulated(image: str, instance_type: str) -> Target:
+    """One node, and no Ray: an emulated core is slow, and the machine takes half of the host's memory."""
+    launch: dict[str, str | int] = {
+        "launch_image": image,
+        "launch_instance_type": instance_type,
+        "launch_workers": 0,
+    }
+    return Target(image, {**launch, "serving_mode": "vllm"})
+
+
+TARGETS = {
+    target.image: target
+    for target in (
+        Target("x86"),
+        _emulated("graviton3", "c7g.2xlarge"),
+        _emulated("graviton4", "c8g.2xlarge"),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -118,25 +153,29 @@ class Phases:
 class Rehearsal:
     """One run, in one region."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, target: Target = TARGETS["x86"]) -> None:
         self.control = Control(settings, _step)
+        self.target = target
+        self.image = images_table.load().images[target.image]
         self.cluster = Cluster.of_inventory()
         self.phases = Phases()
 
     def go(self) -> list[str]:
         """All of it; returns what to show at the end."""
-        if refusal := no_room(self.control.settings, host_memory()):
+        if refusal := no_room(self.control.settings, host_memory(), self.target):
             raise RehearsalError(refusal)
+        arm64 = self.image.architecture == "arm64"
         with self.phases.phase("local region"):
             self.control.up()
+            self.control.make_ready(self.image.architecture)
         with self.phases.phase("mirror"):
-            mirror_content.ensure(self.control.settings, typer.echo)
+            mirror_content.ensure(self.control.settings, typer.echo, arm64=arm64)
         with self.phases.phase("image"):
             self.bake()
         with self.phases.phase("launch"):
-            self.playbook("playbooks/launch.yml")
+            self.playbook("playbooks/launch.yml", *self.target.options)
         with self.phases.phase("configure and ask"):
-            self.playbook("site.yml")
+            self.playbook("site.yml", *self.target.options)
         with self.phases.phase("examples, IAM policies"):
             self.check_policies()
             return self.show()
@@ -164,7 +203,10 @@ class Rehearsal:
     def bake(self) -> None:
         """``packer build``, unless an image of the same inputs is there."""
         inputs = image_inputs.digest(ROOT, INVENTORY)
-        filters = [{"Name": f"tag:{image_inputs.TAG}", "Values": [inputs]}]
+        filters = [
+            {"Name": f"tag:{image_inputs.TAG}", "Values": [inputs]},
+            {"Name": "tag:ingot:image", "Values": [self.target.image]},
+        ]
         images = self.control.ec2.describe_images(Owners=["self"], Filters=filters)["Images"]
         self.end_cluster_of_other_images({image["ImageId"] for image in images})
         if images:
@@ -181,12 +223,12 @@ class Rehearsal:
         found = (said.stdout or said.stderr).partition("\n")[0]
         if refusals := images_table.check_packer(found, versions["packer_minimum"]):
             raise RehearsalError(told.report(refusals))
-        image = images_table.load().images[IMAGE]
-        _, refusals = images_table.base_refusals(IMAGE, image, self.control.ec2.describe_images)
+        name, template = self.target.image, self.target.template
+        _, refusals = images_table.base_refusals(name, self.image, self.control.ec2.describe_images)
         if refusals:
             raise RehearsalError(told.report(refusals))
-        self.run("packer", "init", TEMPLATE)
-        self.run("packer", "build", "-var", f"extra_tags={json.dumps({image_inputs.TAG: inputs})}", TEMPLATE)
+        self.run("packer", "init", template)
+        self.run("packer", "build", "-var", f"extra_tags={json.dumps({image_inputs.TAG: inputs})}", template)
 
     def end_cluster_of_other_images(self, images: set[str]) -> None:
         """A cluster of an older image is in the way of the builder's memory, and of the new image."""
@@ -252,9 +294,9 @@ class Rehearsal:
         return port
 
 
-def no_room(settings: Settings, host_bytes: int) -> str:
+def no_room(settings: Settings, host_bytes: int, target: Target = TARGETS["x86"]) -> str:
     """Why the cluster does not fit this host's memory; empty where it does."""
-    variables = inventory()
+    variables = inventory() | target.variables
     kind, count = variables["launch_instance_type"], 1 + variables["launch_workers"]
     node = instance_types.get(kind).memory_bytes * settings.memory_scale / GIB
     room = (host_bytes - settings.host_reserve_bytes) / GIB
@@ -287,11 +329,18 @@ EOF""",
     }
 
 
-def rehearse() -> None:
+def rehearse(
+    image: Annotated[
+        str,
+        typer.Option(help="Another row of packer/images.yml; those for Graviton are emulated, on one node."),
+    ] = "x86",
+) -> None:
     """Bake an image, launch three machines of it, make them a cluster and ask it: all on this machine."""
     rehearsal: Rehearsal | None = None
+    if image not in TARGETS:
+        raise typer.BadParameter(f"{image} cannot be rehearsed; these can: {', '.join(TARGETS)}")
     try:
-        rehearsal = Rehearsal(settings_of_running(Settings.from_environment()))
+        rehearsal = Rehearsal(settings_of_running(Settings.from_environment()), TARGETS[image])
         shown = rehearsal.go()
     except (RehearsalError, images_table.ImagesError, *local.EXPECTED) as error:
         typer.secho(f"\nrehearse: {local.failure(error)}", fg="red", err=True)

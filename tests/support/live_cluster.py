@@ -61,10 +61,18 @@ class LiveCluster:
 
     def ask(self) -> str:
         """What the gateway's client reads, or the error that it gets instead."""
-        url = f"http://{self.heads[0]['PrivateIpAddress']}:{self.known.gateway_port}/v1/chat/completions"
+        return self._post("chat/completions", question(self.known.model))
+
+    def complete(self, prompt: str, tokens: int) -> str:
+        """The same for the most likely continuation of a text."""
+        body = {"model": self.known.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
+        return self._post("completions", body, timeout=600)
+
+    def _post(self, path: str, body: dict[str, Any], timeout: float = 120) -> str:
+        url = f"http://{self.heads[0]['PrivateIpAddress']}:{self.known.gateway_port}/v1/{path}"
         request = urllib.request.Request(
             url,
-            data=json.dumps(question(self.known.model)).encode(),
+            data=json.dumps(body).encode(),
             headers={
                 "Content-Type": "application/json",
                 "Authorization": f"Bearer {self.known.key_file.read_text().strip()}",
@@ -73,7 +81,7 @@ class LiveCluster:
 
         def call() -> str:
             try:
-                with urllib.request.urlopen(request, timeout=120) as answer:
+                with urllib.request.urlopen(request, timeout=timeout) as answer:
                     return str(answer.read().decode())
             except OSError as error:
                 return str(error)

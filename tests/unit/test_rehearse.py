@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
-from ingot import image_inputs, rehearse
+from ingot import image_inputs, images, instance_types, rehearse
+from ingot.cli import app
 from ingot.rehearsal.config import Settings
 
 SPEC = """argument_specs:
@@ -28,6 +30,22 @@ def test_a_host_too_small_for_the_cluster_is_refused_before_anything_is_made(tmp
     refusal = rehearse.no_room(settings, 16 * gib)
     assert "3 nodes m7i.large take 18.0 GiB here (75% of their type's), and this host has 13.0 GiB" in refusal
     assert rehearse.no_room(settings, 24 * gib) == ""
+
+
+def test_every_image_of_the_table_can_be_rehearsed() -> None:
+    known = images.load(rehearse.ROOT / "packer/images.yml").images
+    assert rehearse.TARGETS.keys() == known.keys()
+    for name, target in rehearse.TARGETS.items():
+        assert (rehearse.ROOT / target.template).is_file()
+        kind = str(target.variables.get("launch_instance_type", known[name].instance_type))
+        assert instance_types.get(kind).arch == known[name].architecture
+    assert rehearse.no_room(Settings(cache=Path("/")), 23 << 30, rehearse.TARGETS["graviton3"]) == ""
+
+
+def test_another_image_is_refused_by_name() -> None:
+    done = CliRunner().invoke(app, ["rehearse", "--image", "graviton2"])
+    assert done.exit_code == 2
+    assert "graviton2 cannot be rehearsed" in " ".join(done.output.replace("│", "").split())
 
 
 def checkout(root: Path) -> Path:

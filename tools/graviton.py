@@ -1,0 +1,164 @@
+"""Bakes graviton3 on the local EC2, launches an instance of it, and tests that.
+
+    graviton.py           compile vLLM on the emulated machine, whatever the wheel store has
+    graviton.py --stored  only if the wheel store has that vLLM, so that nothing is compiled
+
+What is compiled goes into the wheel store (~/.cache/ingot/wheels). If it is there already, the extension that
+was compiled now must be the same byte by byte. The region is INGOT_LOCAL_NAME's; instances end, the image
+stays until the next bake.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ingot.rehearsal.config import Settings
+from ingot.rehearsal.control import Control, settings_of_running
+from steps import ROOT, ToolError, cache_dir, fail, step, versions
+
+sys.path.insert(0, str(ROOT / "roles/vllm/files"))  # what runs on a builder
+
+from ingot_vllm import RefusedError, builder, cores, patching, wheel
+
+IMAGE = "graviton3"
+CORE = "neoverse-v1"
+FILES = ROOT / "roles/vllm/files"
+BIN = Path(sys.executable).parent
+
+
+def wanted(root: Path = ROOT) -> dict[str, Any]:
+    """What this checkout decides of a wheel's inputs. The rest is Debian's: compiler, Python, allocator."""
+    core = cores.find(CORE)
+    sources = yaml.safe_load((root / "files/locks/sources.yml").read_text())
+    patches = patching.wanted(FILES / "source-patches", "sdist", ("no-acl",))
+    return {
+        "acl": None,
+        "build_type": builder.BUILD_TYPE,
+        "core": core.name,
+        "flag": core.flag,
+        "onednn": sources["onednn_crate"]["sha256"],
+        "patches": {
+            patch.name: builder.sha256_of(FILES / f"source-patches/{patch.name}.patch") for patch in patches
+        },
+        "recipe": builder.RECIPE,
+        "sdist": sources["vllm"]["sha256"],
+        "tools": builder.sha256_of(root / "files/locks/vllm-build.txt"),
+        "torch": versions()["torch"],
+        "version": versions()["vllm"],
+    }
+
+
+def stored(store: Path, inputs: Mapping[str, Any]) -> tuple[list[Path], list[str]]:
+    """The wheels of a store that were made from these inputs, and of each other what is not alike."""
+    found, others = [], []
+    for path in sorted(store.glob("*.whl")):
+        try:
+            made_from = wheel.read(path).get("inputs", {})
+        except RefusedError as error:
+            others.append(str(error))
+            continue
+        if differs := wheel.difference({name: made_from.get(name) for name in inputs}, inputs):
+            others.append(f"{path.name} was made with another {', '.join(differs)}")
+        else:
+            found.append(path)
+    return found, others
+
+
+def extension(path: Path) -> str:
+    """The hash of the compiled extension in a wheel."""
+    with zipfile.ZipFile(path) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/_C.abi3.so"))
+        return hashlib.sha256(archive.read(name)).hexdigest()
+
+
+def keep(made: Path, store: Path) -> str:
+    """Take what was compiled into the store.
+
+    Raises:
+        ToolError: the store has a wheel of the same inputs with another extension.
+    """
+    kept = store / made.name
+    if kept.exists():
+        if extension(made) != extension(kept):
+            raise ToolError(
+                f"two builds from the same inputs differ: _C.abi3.so of {made} and of {kept}. Compare them, "
+                "then remove the one that you do not trust"
+            )
+        return f"{kept.name}: the extension is the same, byte by byte, as that of the wheel in {store}"
+    store.mkdir(parents=True, exist_ok=True)
+    shutil.copy(made, store / f".{made.name}.partial")
+    (store / f".{made.name}.partial").replace(kept)
+    return f"{kept.name} is in {store} now"
+
+
+def run(*command: str | Path, **environment: str) -> None:
+    """A command whose output passes through."""
+    env = {**os.environ, "INGOT_CLUSTER": IMAGE, **environment}
+    status = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+    if status != 0:
+        raise ToolError(f"exit status {status} from: {' '.join(map(str, command))}")
+
+
+def forget_image() -> None:
+    """An image that was made of the same inputs would not be baked again."""
+    control = Control(settings_of_running(Settings.from_environment()))
+    if control.is_up():
+        filters = [{"Name": "tag:ingot:image", "Values": [IMAGE]}]
+        for image in control.ec2.describe_images(Owners=["self"], Filters=filters)["Images"]:
+            control.ec2.deregister_image(ImageId=image["ImageId"])
+
+
+def rehearse(store: Path) -> None:
+    """Bake with this store, launch, configure, ask, test; the instance ends in any case."""
+    forget_image()
+    playbooks = (BIN / "ingot", "local", "run", "--", "ansible-playbook", "-i", "inventories/rehearsal")
+    try:
+        extra = json.dumps({"vllm_wheel_store": str(store)})
+        run(BIN / "ingot", "rehearse", "--image", IMAGE, PKR_VAR_playbook_extra_vars=extra)
+        run(BIN / "pytest", "tests/graviton")
+    finally:
+        run(*playbooks, "playbooks/destroy.yml", "-e", f"destroy_confirm={IMAGE}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--stored", action="store_true", help="do nothing unless the wheel store has that vLLM"
+    )
+    options = parser.parse_args(argv)
+    store = cache_dir() / "wheels"
+    try:
+        if options.stored:
+            with step(f"vLLM for {CORE} in {store}") as state:
+                found, others = stored(store, wanted())
+                state.note = ", ".join(path.name for path in found) or "\n    ".join(
+                    [f"none: {IMAGE} is not baked here (`make test-full` compiles it)", *others]
+                )
+            if found:
+                rehearse(store)
+            return 0
+        with tempfile.TemporaryDirectory(prefix="ingot-wheels-") as fresh:
+            rehearse(Path(fresh))
+            with step("Into the wheel store") as state:
+                (made,) = Path(fresh).glob("*.whl")
+                state.note = keep(made, store)
+    except ToolError as problem:
+        return fail(problem)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
