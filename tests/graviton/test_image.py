@@ -70,9 +70,13 @@ def test_the_allocator_is_in_the_engine_and_in_nothing_else(cluster: LiveCluster
     assert int(cluster.root(head, others, may_fail=True)) == 0
 
 
-def test_the_answer_is_right_now_and_after_two_boots(cluster: LiveCluster) -> None:
-    head = cluster.heads[0]
+def test_the_answer_is_right(cluster: LiveCluster) -> None:
     assert "Paris" in cluster.complete(PROMPT, 4)
+
+
+@pytest.mark.long
+def test_the_answer_is_right_after_two_boots(cluster: LiveCluster) -> None:
+    head = cluster.heads[0]
     for _ in range(2):
         boot = cluster.root(head, "cat /proc/sys/kernel/random/boot_id")
         cluster.root(head, "systemctl reboot", may_fail=True)

@@ -49,7 +49,7 @@ def test_without_that_wheel_nothing_is_baked_and_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path))
-    monkeypatch.setattr(graviton, "rehearse", lambda store: pytest.fail(f"baked with {store}"))
+    monkeypatch.setattr(graviton, "rehearse", lambda store, *_: pytest.fail(f"baked with {store}"))
     assert graviton.main(["--stored"]) == 0
     assert "none: graviton3 is not baked here (`make test-full` compiles it)" in capsys.readouterr().out
 
@@ -58,7 +58,7 @@ def test_with_it_the_image_is_baked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path))
     a_wheel(tmp_path / "wheels", "a.whl", graviton.wanted())
     stores: list[Path] = []
-    monkeypatch.setattr(graviton, "rehearse", stores.append)
+    monkeypatch.setattr(graviton, "rehearse", lambda store, *_: stores.append(store))
     assert graviton.main(["--stored"]) == 0
     assert stores == [tmp_path / "wheels"]
 
