@@ -86,13 +86,9 @@ class Target:
 
 
 def _emulated(image: str, instance_type: str) -> Target:
-    """One node, and no Ray: an emulated core is slow, and the machine takes half of the host's memory."""
-    launch: dict[str, str | int] = {
-        "launch_image": image,
-        "launch_instance_type": instance_type,
-        "launch_workers": 0,
-    }
-    return Target(image, {**launch, "serving_mode": "vllm"})
+    """One node: an emulated core is slow, and the machine takes half of the host's memory."""
+    launch: dict[str, str | int] = {"launch_image": image, "launch_instance_type": instance_type}
+    return Target(image, {**launch, "launch_workers": 0})
 
 
 TARGETS = {
@@ -175,7 +171,7 @@ class Rehearsal:
         with self.phases.phase("launch"):
             self.playbook("playbooks/launch.yml", *self.target.options)
         with self.phases.phase("configure and ask"):
-            self.playbook("site.yml", *self.target.options)
+            self.playbook("site.yml")
         with self.phases.phase("examples, IAM policies"):
             self.check_policies()
             return self.show()
