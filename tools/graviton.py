@@ -4,8 +4,8 @@
     graviton.py --stored  only if the wheel store has that vLLM, so that nothing is compiled
 
 What is compiled goes into the wheel store (~/.cache/ingot/wheels). If it is there already, the extension that
-was compiled now must be the same byte by byte. The region is INGOT_LOCAL_NAME's; instances end, the image
-stays until the next bake.
+was compiled now must be the same byte by byte. The region is INGOT_LOCAL_NAME's; the instance ends
+when all is well, the image stays until the next bake.
 """
 
 from __future__ import annotations
@@ -122,15 +122,13 @@ def forget_image() -> None:
 
 
 def rehearse(store: Path, *tests: str) -> None:
-    """Bake with this store, launch, configure, ask, test; the instance ends in any case."""
+    """Bake with this store, launch, configure, ask, test, destroy. What failed stays, to be looked at."""
     forget_image()
-    playbooks = (BIN / "ingot", "local", "run", "--", "ansible-playbook", "-i", "inventories/rehearsal")
-    try:
-        extra = json.dumps({"vllm_wheel_store": str(store)})
-        run(BIN / "ingot", "rehearse", "--image", IMAGE, PKR_VAR_playbook_extra_vars=extra)
-        run(BIN / "pytest", "tests/graviton", *tests)
-    finally:
-        run(*playbooks, "playbooks/destroy.yml", "-e", f"destroy_confirm={IMAGE}")
+    extra = json.dumps({"vllm_wheel_store": str(store)})
+    run(BIN / "ingot", "rehearse", "--image", IMAGE, PKR_VAR_playbook_extra_vars=extra)
+    run(BIN / "pytest", "tests/graviton", *tests)
+    playbook = ("ansible-playbook", "-i", "inventories/rehearsal", "playbooks/destroy.yml")
+    run(BIN / "ingot", "local", "run", "--", *playbook, "-e", f"destroy_confirm={IMAGE}")
 
 
 def main(argv: list[str] | None = None) -> int:
