@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 EVERYWHERE = ("0.0.0.0/0", "::/0")
+ENGINE_PORT = 8000  # of every node, where serving_port does not say otherwise
 WIDEST = 8  # bits of a network's prefix: a wider one is most of the world
 
 
@@ -24,13 +25,15 @@ def _network(value: str) -> str:
 
 
 Network = Annotated[str, AfterValidator(_network)]
+Port = Annotated[int, Field(ge=1024, le=65535)]
 
 
 class _Values(BaseModel):
     """Those that a typing error turns into something which fails late, or on a node."""
 
     cluster_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}$")] | None = None
-    gateway_port: Annotated[int, Field(ge=1024, le=65535)] | None = None
+    gateway_port: Port | None = None
+    serving_port: Port | None = None
     ingot_connect: Literal["private", "public"] | None = None
     launch_workers: Annotated[int, Field(ge=0, le=1000)] | None = None
     launch_workers_most: Annotated[int, Field(ge=0, le=1000)] | None = None
@@ -48,4 +51,7 @@ def problems(variables: Mapping[str, Any]) -> dict[str, str]:
     except ValidationError as error:
         found = {str(item["loc"][0]): item["msg"].removeprefix("Value error, ") for item in error.errors()}
         return {name: f"{given[name]!r}: {message}" for name, message in found.items()}
+    port = given.get("gateway_port")
+    if str(port) == str(given.get("serving_port", ENGINE_PORT)):
+        return {"gateway_port": f"{port!r}: the head's engine listens on that (serving_port)"}
     return {}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import role_templates  # noqa: F401  (makes the filters known)
+import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
@@ -22,8 +23,10 @@ TUNED = {
 }
 
 
-def wired(name: str, mode: str, tuned: dict[str, Any] | None = TUNED) -> Any:
-    """A variable of the wiring, as the worker of a cluster of two sees it."""
+def wired(
+    name: str, mode: str, tuned: dict[str, Any] | None = TUNED, host: str = "worker", **given: Any
+) -> Any:
+    """A variable of the wiring, as a node of a cluster of two sees it whose inventory has what is given."""
     loader = DataLoader()
     own = {} if tuned is None else {"cpu_tuning_result": tuned}
     facts: dict[str, Any] = {
@@ -37,11 +40,13 @@ def wired(name: str, mode: str, tuned: dict[str, Any] | None = TUNED) -> Any:
     }
     values: dict[str, Any] = {
         **loader.load_from_file(str(ROOT / "playbooks/vars/wiring.yml"), trusted_as_template=True),
-        **hosts["worker"],
+        **hosts[host],
+        "gateway_port": 8080,
         "groups": {"ray_head": ["head"], "ray_worker": ["worker"]},
         "hostvars": hosts,
-        "inventory_hostname": "worker",
+        "inventory_hostname": host,
         "serving_mode": mode,
+        **given,
     }
     return Templar(loader=loader, variables=values).template(trust_as_template("{{ " + name + " }}"))
 
@@ -68,3 +73,29 @@ def test_an_image_without_the_role_is_wired_as_well(mode: str) -> None:
     assert wired("ray_engine_environment", mode, None) == {}
     assert wired("serving_engines", mode, None) == 1
     assert wired("serving_host_memory_bytes", mode, None) == 200 * GIB
+
+
+def test_every_port_that_a_node_is_asked_about_is_the_one_that_is_set() -> None:
+    assert wired("__ports", "vllm") == {"8000": "serving"}
+    assert wired("__ports", "ray_serve", host="head") == {"8000": "serving", "8080": "gateway", "6379": "ray"}
+    ports: dict[str, Any] = {
+        "serving_port": 9000,
+        "gateway_port": 9001,
+        "ray_gcs_port": 9002,
+        "ray_dashboard_port": 9003,
+    }
+    asked = wired("__ports", "ray_serve", host="head", **ports)
+    assert asked == {"9000": "serving", "9001": "gateway", "9002": "ray"}
+    assert [backend["port"] for backend in wired("gateway_backends", "vllm", **ports)] == [9000, 9000]
+    assert wired("serving_ray_dashboard", "ray_serve", **ports) == "http://127.0.0.1:9003"
+
+
+def test_the_node_is_asked_about_those_ports_and_no_others() -> None:
+    (ask,) = [
+        task
+        for play in yaml.safe_load((ROOT / "playbooks/site.yml").read_text())
+        for task in play["tasks"]
+        if "ansible.builtin.raw" in task
+    ]
+    assert "PORTS=\"{{ __ports.keys() | join(' ') }}\"" in ask["ansible.builtin.raw"]
+    assert "vars" not in ask, "what the play itself sets would stand before the wiring"

@@ -61,6 +61,8 @@ def test_a_variable_that_nobody_set_is_named() -> None:
         ("gateway_port", "abc", "valid integer"),
         ("gateway_port", 99999, "less than or equal to 65535"),
         ("gateway_port", 22, "greater than or equal to 1024"),
+        ("gateway_port", "8000", "the head's engine listens on that (serving_port)"),
+        ("serving_port", 80, "greater than or equal to 1024"),
         ("ingot_connect", "pubic", "'private' or 'public'"),
         ("launch_workers", -1, "greater than or equal to 0"),
         ("launch_volume_gib", "abc", "valid integer"),
@@ -74,6 +76,11 @@ def test_a_value_of_another_kind_is_refused_by_its_name(name: str, value: object
     assert refusal.name == "bad-value"
     assert f"{name} is {value!r}" in str(refusal)
     assert said in str(refusal)
+
+
+def test_gateway_and_engine_may_change_ports() -> None:
+    assert variables.check_values({"gateway_port": 8000, "serving_port": "8080"}) == []
+    assert names(variables.check_values({"gateway_port": 9000, "serving_port": "9000"})) == ["bad-value"]
 
 
 def test_values_are_taken_as_the_command_line_gives_them() -> None:
