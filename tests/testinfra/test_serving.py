@@ -108,6 +108,21 @@ def test_the_doctor_finds_nothing(host: Host, settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.configure
+def test_the_users_environment_wins(host: Host, settings: dict[str, Any]) -> None:
+    """Where the scenario sets one: over the image's file, and with what would mean something to a shell."""
+    given = host.ansible.get_variables().get("planted_environment")
+    if not given:
+        pytest.skip("this cluster sets no environment of its own")
+    process = host.check_output("systemctl show vllm.service --property=MainPID --value")
+    environment = host.file(f"/proc/{process}/environ").content_string.split("\0")
+    assert sorted(f"{name}={value}" for name, value in given.items()) == sorted(
+        line for line in environment if line.partition("=")[0] in given
+    )
+    assert "PLANTED_ONLY_THERE=image" in environment
+    assert host.file("/etc/ingot/serving.env").mode == 0o600
+
+
+@pytest.mark.configure
 def test_stopping_outlasts_the_drain(host: Host, settings: dict[str, Any]) -> None:
     if settings["mode"] != "vllm":
         pytest.skip("Serve drains its replicas itself")

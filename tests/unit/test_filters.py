@@ -47,5 +47,12 @@ def test_ansible_finds_the_filters_where_the_package_is() -> None:
 
 
 def test_no_two_files_give_a_filter_of_the_same_name() -> None:
-    parts = (filters.images, filters.models, filters.preflight, filters.sizing, filters.topology)
+    parts = (
+        filters.images,
+        filters.models,
+        filters.preflight,
+        filters.sizing,
+        filters.topology,
+        filters.units,
+    )
     assert sum(len(part.FILTERS) for part in parts) == len(filters.FILTERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.errors import AnsibleFilterError
 from role_templates import render
+
+from ingot.filters import units
 
 SHAPE = {"layers": 30, "kv_heads": 3, "head_dim": 64, "max_model_len": 8192, "weight_bytes": 269060552}
 SERVING: dict[str, Any] = {
@@ -252,12 +256,77 @@ def test_the_allocator_reaches_replicas_and_no_other_process_of_ray() -> None:
         assert "LD_PRELOAD" not in unit(name)
 
 
-def test_the_allocator_reaches_the_plain_unit_and_the_user_wins() -> None:
-    plain = SERVING | {"serving_mode": "vllm", "serving_tuning_environment": TUNING}
-    text = render("serving", "sizing.conf.j2", plain)
-    assert f"LD_PRELOAD={TUNING['LD_PRELOAD']}" in options(text, "Environment")
-    text = render("serving", "sizing.conf.j2", plain | {"serving_environment": {"LD_PRELOAD": "/own.so"}})
-    assert "LD_PRELOAD=/own.so" in options(text, "Environment")
+def engine_env(**more: str) -> str:
+    """The image's file, as the role vllm writes it."""
+    return render("vllm", "engine.env.j2", {"vllm_environment": more})
+
+
+def environment(units: str, files: dict[str, str]) -> dict[str, str]:
+    """What processes get, by systemd.exec(5): what stands in the unit, then its files in their order."""
+    found: dict[str, str] = {}
+    for line in options(units, "Environment"):
+        found |= dict(setting.split("=", 1) for setting in shlex.split(line))
+    for path in options(units, "EnvironmentFile"):
+        for line in files[path.removeprefix("-")].splitlines():
+            if line and not line.startswith("#"):
+                name, _, value = line.partition("=")
+                found[name] = "".join(shlex.split(value))
+    return found
+
+
+def engine_environment(image: dict[str, str], **given: dict[str, str]) -> dict[str, str]:
+    """What the plain unit's engine gets: of the computed, of the image, and of what the user set."""
+    variables = SERVING | {"serving_mode": "vllm"} | given
+    files = {
+        "/etc/ingot/engine.env": engine_env(**image),
+        "/etc/ingot/serving.env": units.environment_lines(given.get("serving_environment", {})),
+    }
+    dropin = render("serving", "sizing.conf.j2", variables)  # systemd reads it after the unit itself
+    return environment(unit("vllm.service", **variables) + dropin, files)
+
+
+def test_the_user_wins_over_the_image_and_the_image_over_what_is_computed() -> None:
+    tuning = {"LD_PRELOAD": "/tuned.so", "GLOO_SOCKET_IFNAME": "lo"}
+    plain = engine_environment({}, serving_tuning_environment=tuning)
+    assert (plain["LD_PRELOAD"], plain["HF_HUB_OFFLINE"]) == ("/tuned.so", "1")
+    image = engine_environment({"LD_PRELOAD": "/image.so"}, serving_tuning_environment=tuning)
+    assert image["LD_PRELOAD"] == "/image.so"
+    own = {"LD_PRELOAD": "/own.so", "HF_HUB_OFFLINE": "0", "PYTHONUNBUFFERED": ""}
+    user = engine_environment(
+        {"LD_PRELOAD": "/image.so"}, serving_tuning_environment=tuning, serving_environment=own
+    )
+    assert own.items() <= user.items()
+    assert user["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def test_the_users_environment_is_the_last_file_that_systemd_reads() -> None:
+    """An `Environment=` of a drop-in, however late, loses against any file."""
+    plain = SERVING | {"serving_mode": "vllm", "serving_environment": {"HF_HUB_OFFLINE": "0"}}
+    dropin = render("serving", "sizing.conf.j2", plain)
+    assert options(unit("vllm.service") + dropin, "EnvironmentFile") == [
+        "-/etc/ingot/engine.env",
+        "/etc/ingot/serving.env",
+    ]
+    assert "HF_HUB_OFFLINE" not in dropin
+    for name in ("ray-head.service", "ray-worker.service"):
+        assert options(unit(name), "EnvironmentFile") == [
+            "/etc/ingot/ray.env",
+            "-/etc/ingot/engine.env",
+            "/etc/ingot/ray-user.env",
+        ]
+
+
+def test_a_value_with_quotes_and_spaces_arrives_whole() -> None:
+    given = {"PLAIN": "a,b=/c|0-3", "JSON": '{"a": "$HOME `x` \\n"}', "NUMBER": 4, "EMPTY": ""}
+    lines = units.environment_lines(given).splitlines()
+    assert lines == [
+        "EMPTY=",
+        r'JSON="{\"a\": \"\$HOME \`x\` \\n\"}"',
+        "NUMBER=4",
+        "PLAIN=a,b=/c|0-3",
+    ]
+    with pytest.raises(AnsibleFilterError, match="'A B' cannot name an environment variable"):
+        units.environment_lines({"A B": "1"})
 
 
 def test_threads_of_a_nodes_replica_are_in_rays_environment_and_change_restarts_it() -> None:
@@ -265,10 +334,8 @@ def test_threads_of_a_nodes_replica_are_in_rays_environment_and_change_restarts_
     bound = {"VLLM_CPU_OMP_THREADS_BIND": "0-93"}
     text = render("ray", "ray.env.j2", node | {"ray_engine_environment": bound})
     assert "VLLM_CPU_OMP_THREADS_BIND=0-93" in text.splitlines()
-    text = render(
-        "ray", "ray.env.j2", node | {"ray_engine_environment": bound, "ray_environment": {**bound, "A": 1}}
-    )
-    assert "A=1" in text.splitlines()
+    text = render("ray", "ray.env.j2", node | {"ray_engine_environment": bound, "ray_environment": {"A": 1}})
+    assert "A=1" not in text.splitlines(), "the image's file is read after this one, and would win"
 
 
 def test_two_engines_of_a_node_are_one_server_and_each_has_half_of_the_memory() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from ingot.filters import images, models, preflight, sizing, topology
+from ingot.filters import images, models, preflight, sizing, topology, units
 
-FILTERS = images.FILTERS | models.FILTERS | preflight.FILTERS | sizing.FILTERS | topology.FILTERS
+FILTERS = (
+    images.FILTERS | models.FILTERS | preflight.FILTERS | sizing.FILTERS | topology.FILTERS | units.FILTERS
+)
