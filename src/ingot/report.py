@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from ingot import instance_types
 
@@ -97,9 +98,15 @@ def to_destroy(
 
 
 def answered(
-    nodes: Sequence[str], variables: Mapping[str, Mapping[str, Any]], url: str, answer: Mapping[str, Any]
+    nodes: Sequence[str],
+    variables: Mapping[str, Mapping[str, Any]],
+    endpoint: Mapping[str, str],
+    answer: Mapping[str, Any],
 ) -> list[str]:
-    """What site.yml says at the end. The command works as printed, wherever the gateway can be reached."""
+    """What site.yml says at the end. The command works as printed, wherever the gateway can be reached.
+
+    ``endpoint`` is where it is (``ingot.certificates.Endpoint``).
+    """
     rows = []
     for name in nodes:
         node = variables[name]
@@ -107,13 +114,26 @@ def answered(
         address = node["ansible_facts"]["default_ipv4"]["address"]
         rows.append((name, role, address, node.get("ec2_instance_type", "-")))
     model, key_file = variables[nodes[0]]["serving_model_id"], variables[nodes[0]]["ingot_api_key_file"]
+    url, address, certificate = endpoint["url"], endpoint["address"], endpoint["certificate_file"]
+    there = urlsplit(url)
+    options, named = "", []
+    if certificate:
+        options += f" --cacert {certificate}"
+        named += [
+            f"certificate: {certificate}, until {endpoint['certificate_until']};"
+            " clients that trust its issuer need no file"
+        ]
+    if there.hostname != address:
+        options += f" --connect-to {there.netloc}:{address}:{there.port}"
+        named += [f"name: {there.hostname} must lead clients to {address}"]
     return [
         *table(("node", "role", "address", "type"), rows),
         f"endpoint: {url}/v1",
+        *named,
         f"model: {model}",
         f"key: in {key_file}",
         f"asked: {QUESTION}",
         f"answered: {answer['choices'][0]['message']['content'].strip()}",
-        f'try: curl -s {url}/v1/chat/completions -H "Authorization: Bearer $(cat {key_file})"'
+        f'try: curl -s{options} {url}/v1/chat/completions -H "Authorization: Bearer $(cat {key_file})"'
         f" -H 'Content-Type: application/json' -d '{json.dumps(question(model))}'",
     ]

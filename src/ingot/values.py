@@ -15,7 +15,7 @@ WIDEST = 8  # bits of a network's prefix: a wider one is most of the world
 
 def _network(value: str) -> str:
     if value in ("", *EVERYWHERE):
-        return value  # refused under a name of its own by preflight.check_cidr
+        return value  # refused under a name of its own by preflight.launch.check_cidr
     if "/" not in value:
         raise ValueError(f"name a network, such as {value}/32")
     network = ipaddress.ip_network(value)

@@ -67,7 +67,9 @@ def names_to_look_up() -> set[str]:
         for node in ast.walk(ast.parse(file.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
                 continue
-            first = node.args[:1] if node.func.id in ("Refusal", "_cause", "refuse") else []
+            first = (
+                node.args[:1] if node.func.id in ("Refusal", "_cause", "refuse", "CertificateError") else []
+            )
             cause = [keyword.value for keyword in node.keywords if keyword.arg == "cause"]
             names |= {item.value for item in first + cause if isinstance(item, ast.Constant)}
     return {name for name in names if isinstance(name, str)}
@@ -76,7 +78,7 @@ def names_to_look_up() -> set[str]:
 def test_every_refusal_and_finding_can_be_looked_up() -> None:
     page = (ROOT / "docs/troubleshoot.md").read_text()
     names = names_to_look_up()
-    assert {"no-head", "missing-library", "no namespaces"} <= names
+    assert {"no-head", "missing-library", "no namespaces", "bad-certificate"} <= names
     assert sorted(name for name in names if f"`{name}`" not in page) == []
 
 

@@ -16,7 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from certificate import issue
+from program import load
 from role_templates import render
+
+from ingot import certificates
 
 KEY = "sk-client-canary-0123456789"
 OTHER = "sk-second-client-0123456789"
@@ -94,7 +98,7 @@ class Gateway:
         with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
             self.port = free.getsockname()[1]
         credentials = directory / "credentials"
-        credentials.mkdir()
+        credentials.mkdir(exist_ok=True)
         (credentials / "gateway-keys").write_text(f"{KEY}\n{OTHER}\n")
         (credentials / "gateway-backend-key").write_text(f"authorization Bearer {ENGINE_KEY}\n")
         text = render(
@@ -197,6 +201,36 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
     yield run
     for gateway in running:
         gateway.stop()
+
+
+def test_with_a_certificate_it_speaks_tls_as_clients_ask_for_it(
+    engine: Engine, start: Callable[..., Gateway], tmp_path: Path
+) -> None:
+    """The playbook's own closing question, by the module that asks it."""
+    issued = issue("llm.example.com")
+    path = tmp_path / "certificate.pem"
+    path.write_text(issued.public + issued.private())
+    (tmp_path / "credentials").mkdir()
+    shutil.copy(path, tmp_path / "credentials/gateway.pem")
+    gateway = start(engine, gateway_tls_certificate=str(path))
+    found = certificates.endpoint(
+        {
+            "inventory_hostname": "127.0.0.1",
+            "gateway_port": gateway.port,
+            "gateway_tls_certificate": str(path),
+            "cluster_name": "ingot",
+            "ingot_config_dir": str(tmp_path),
+        }
+    )
+    module = load(Path(__file__).parents[2] / "plugins/modules/ask_endpoint.py")
+
+    def status(key: str) -> int:
+        question = {"model": "m", "messages": []}
+        answer = module.ask(found.url, found.address, key, question, found.certificates, 10)
+        return int(answer["status"])
+
+    gateway.wait(lambda: status(KEY) == 200, "it never answered")
+    assert status("wrong") == 401
 
 
 def completion(gateway: Gateway, **more: Any) -> tuple[int, dict[str, str], Any]:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import _PY_MIN
 from ansible.release import __version__ as core_version
 
-from ingot import image_inputs, ray_up, report
+from ingot import certificates, image_inputs, ray_up, report
 from ingot.preflight import cluster, node, refusal, variables
+
+
+def cluster_refusals(
+    hosts: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[str]]
+) -> list[refusal.Refusal]:
+    """With those that need the head's files on this machine."""
+    paths = {hosts[head].get("gateway_tls_certificate", "") for head in groups.get("ray_head", [])}
+    found = [refused for path in sorted(paths) for refused in certificates.refusals(path)]
+    return [*cluster.refusals(hosts, groups), *found]
+
+
+def endpoint(head: Mapping[str, Any]) -> dict[str, str]:
+    """Where the gateway is and what it must show."""
+    return asdict(certificates.endpoint(head))
 
 
 def node_refusals(
@@ -30,7 +45,8 @@ def phase(probe: str, variables: Mapping[str, Any]) -> str:
 FILTERS: dict[str, Callable[..., Any]] = {
     "ingot_refusal_report": refusal.report,
     "ingot_variable_refusals": variables.refusals,
-    "ingot_cluster_refusals": cluster.refusals,
+    "ingot_cluster_refusals": cluster_refusals,
+    "ingot_endpoint": endpoint,
     "ingot_node_refusals": node_refusals,
     "ingot_image_record": image_inputs.record,
     "ingot_phase": phase,
