@@ -55,7 +55,7 @@ def _type(option: Option) -> str:
     if kind == "list" and "elements" in option:
         kind = f"list of {option['elements']}"
     if choices := option.get("choices"):
-        kind += ": " + ", ".join(f"`{choice}`" for choice in choices)
+        kind += ": " + ", ".join(f"`{choice}`" if choice else "empty" for choice in choices)
     return kind
 
 

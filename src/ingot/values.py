@@ -24,6 +24,12 @@ def _network(value: str) -> str:
     return value
 
 
+def _own_tags(value: dict[str, Any]) -> dict[str, Any]:
+    if kept := sorted(name for name in value if name == "Name" or name.startswith(("aws:", "ingot:"))):
+        raise ValueError(f"{', '.join(kept)}: Amazon and Ingot keep aws:, ingot: and Name to themselves")
+    return value
+
+
 Network = Annotated[str, AfterValidator(_network)]
 Port = Annotated[int, Field(ge=1024, le=65535)]
 
@@ -41,6 +47,10 @@ class _Values(BaseModel):
     launch_volume_gib: Annotated[int, Field(ge=1, le=65536)] | None = None
     launch_ssh_cidr: Network | None = None
     launch_client_cidr: Network | None = None
+    launch_tags: Annotated[dict[str, Any], AfterValidator(_own_tags)] | None = None
+
+
+NAMES = frozenset(_Values.model_fields)
 
 
 def problems(variables: Mapping[str, Any]) -> dict[str, str]:

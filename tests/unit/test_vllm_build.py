@@ -481,3 +481,5 @@ def test_a_build_is_started_once_and_waited_for(project: Project, monkeypatch: p
 def test_the_role_knows_the_cores_that_the_program_knows() -> None:
     known = yaml.safe_load((ROLE / "vars/main.yml").read_text())["__vllm_cores"]
     assert known == {core.name: core.machine for core in cores.CORES.values()}
+    specs = yaml.safe_load((ROLE / "meta/argument_specs.yml").read_text())["argument_specs"]
+    assert specs["install"]["options"]["vllm_mcpu"]["choices"] == ["", *known]

@@ -8,7 +8,7 @@ from typing import Any
 from ansible.module_utils.basic import _PY_MIN
 from ansible.release import __version__ as core_version
 
-from ingot import images, models
+from ingot import arguments, images, models
 from ingot.preflight.node import check_python
 from ingot.preflight.refusal import Refusal
 
@@ -31,6 +31,13 @@ def image_refusals(
     ]
 
 
+def machine_refusals(
+    size: int, host: str, catalog: object, model_ids: Iterable[str], variables: Mapping[str, Any]
+) -> list[Refusal]:
+    """Once there are facts: whether the root volume holds the models, and the values of variables."""
+    return [*volume_refusals(size, host, catalog, model_ids), *arguments.refusals(variables)]
+
+
 def volume_refusals(size: int, host: str, catalog: object, model_ids: Iterable[str]) -> list[Refusal]:
     """Whether the root volume holds the models that are to be baked."""
     known = models.parse_catalog(catalog)
@@ -43,5 +50,5 @@ def volume_refusals(size: int, host: str, catalog: object, model_ids: Iterable[s
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "ingot_image_refusals": image_refusals,
-    "ingot_volume_refusals": volume_refusals,
+    "ingot_machine_refusals": machine_refusals,
 }

@@ -9,17 +9,20 @@ from typing import Any
 from ansible.module_utils.basic import _PY_MIN
 from ansible.release import __version__ as core_version
 
-from ingot import certificates, image_inputs, ray_up, report
+from ingot import arguments, certificates, image_inputs, ray_up, report
 from ingot.preflight import cluster, node, refusal, variables
 
 
 def cluster_refusals(
     hosts: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[str]]
 ) -> list[refusal.Refusal]:
-    """With those that need the head's files on this machine."""
-    paths = {hosts[head].get("gateway_tls_certificate", "") for head in groups.get("ray_head", [])}
-    found = [refused for path in sorted(paths) for refused in certificates.refusals(path)]
-    return [*cluster.refusals(hosts, groups), *found]
+    """With those for the values of roles' variables, and for the head's certificate."""
+    found = cluster.refusals(hosts, groups)
+    for host in sorted({*groups.get("ray_head", []), *groups.get("ray_worker", [])}):
+        found += arguments.refusals(hosts[host])
+    for head in groups.get("ray_head", []):
+        found += certificates.refusals(str(hosts[head].get("gateway_tls_certificate", "")))
+    return list(dict.fromkeys(found))
 
 
 def endpoint(head: Mapping[str, Any]) -> dict[str, str]:

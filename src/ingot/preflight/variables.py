@@ -37,20 +37,21 @@ def refusals(variables: Mapping[str, Any], *, launching: bool = True) -> list[Re
 
 def role_options(roles: Path = ROOT / "roles") -> dict[str, frozenset[str]]:
     """The options of every role, from its argument specification."""
-    return {role: frozenset(options) for role, options in _specified(roles).items()}
+    return {role: frozenset(options) for role, options in specified(roles).items()}
 
 
 def public_role_options(roles: Path = ROOT / "roles") -> frozenset[str]:
     """The options of all roles that are no secrets."""
     return frozenset(
         name
-        for options in _specified(roles).values()
+        for options in specified(roles).values()
         for name, option in options.items()
         if not option.get("no_log")
     )
 
 
-def _specified(roles: Path) -> dict[str, dict[str, dict[str, Any]]]:
+def specified(roles: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """Every role's options with what their specification says of them."""
     found = {}
     for spec in sorted(roles.glob("*/meta/argument_specs.yml")):
         entries = yaml.safe_load(spec.read_text(encoding="utf-8"))["argument_specs"]

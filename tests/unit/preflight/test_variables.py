@@ -69,6 +69,8 @@ def test_a_variable_that_nobody_set_is_named() -> None:
         ("launch_ssh_cidr", "garbage/x", "appear to be an IPv4 or IPv6 network"),
         ("launch_client_cidr", "1.2.3.4", "1.2.3.4/32"),
         ("launch_client_cidr", "0.0.0.0/1", "most of the world"),
+        ("launch_tags", "team=search", "valid dictionary"),
+        ("launch_tags", {"team": "a", "ingot:cluster": "b"}, "ingot:cluster: Amazon and Ingot keep"),
     ],
 )
 def test_a_value_of_another_kind_is_refused_by_its_name(name: str, value: object, said: str) -> None:
