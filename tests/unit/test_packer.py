@@ -23,6 +23,10 @@ CACHE = Path(
 )
 PACKER = CACHE / "packer/bin/packer"
 TEMPLATE = "packer/x86.pkr.hcl"
+LOCK = "files/locks/vllm-cpu.txt"
+WHEEL = (
+    "vllm @ https://github.com/vllm-project/vllm/releases/download/v0/vllm-0.whl \\\n    --hash=sha256:0\n"
+)
 IMAGES = sorted(yaml.safe_load((ROOT / "packer/images.yml").read_text())["images"])
 
 pytestmark = pytest.mark.skipif(not PACKER.exists(), reason="Packer is not in the cache yet: `make setup`")
@@ -63,7 +67,10 @@ def variables_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("packer", "files", "inventories/image", "inventories/rehearsal"):
         shutil.copytree(ROOT / name, root / name)
     for role in (ROOT / "roles").iterdir():
-        shutil.copytree(role / "tasks", root / "roles" / role.name / "tasks")
+        for part in ("tasks", "meta"):
+            shutil.copytree(role / part, root / "roles" / role.name / part)
+    lock = root / LOCK
+    lock.write_text(lock.read_text() + WHEEL)  # as `make locks` leaves it, where it reaches GitHub
     template = root / TEMPLATE
     head, found, _ = template.read_text().partition("# ---- the build ---")
     assert found
@@ -95,7 +102,10 @@ def _flags(variables: dict[str, str]) -> list[str]:
 @pytest.mark.parametrize("folder", ["", "packer"])
 def test_the_template_stands_alone_from_either_folder(folder: str, name: str) -> None:
     template = f"{name}.pkr.hcl" if folder else f"packer/{name}.pkr.hcl"
-    said = _packer("validate", template, cwd=ROOT / folder, plugins=CACHE / "packer/plugins")
+    inventory = f"inventory={ROOT / 'inventories/rehearsal'}"
+    said = _packer(
+        "validate", "-var", inventory, template, cwd=ROOT / folder, plugins=CACHE / "packer/plugins"
+    )
     assert said == "0: The configuration is valid."
 
 
@@ -121,11 +131,32 @@ def test_the_template_stands_alone_from_either_folder(folder: str, name: str) ->
         ({"share_with_accounts": '["123456789012"]'}, "share_with_accounts needs kms_key_id"),
         ({"share_with_accounts": '["me"]'}, "account numbers of 12 digits"),
         ({"kms_key_id": "alias/aws/ebs"}, "name a key of your own"),
+        ({"kms_key_id": "arn:aws:kms:eu-west-1:123456789012:alias/aws/s3"}, "name a key of your own"),
+        ({"kms_key_id": "my-key"}, "must be a key's id"),
+        ({"kms_key_id": "1234abcd-12ab-34cd-56ef"}, "must be a key's id"),
+        (
+            {"kms_key_id": "arn:aws:kms:eu-west-1:123456789012:1234abcd-12ab-34cd-56ef-1234567890ab"},
+            "key's id",
+        ),
+        ({"kms_key_id": "key/1234abcd-12ab-34cd-56ef-1234567890ab"}, "must be a key's id"),
         ({"kms_key_id": "alias/mine", "encrypt": "false"}, "kms_key_id is given but encrypt is false"),
         ({"playbook_extra_vars": "vllm_method=wheel"}, "must be a JSON object"),
         ({"commit": "a b"}, "letters, digits, dots"),
         ({"inventory": "/nowhere/at/all"}, "inventory /nowhere/at/all does not exist or is empty"),
         ({"extra_tags": '{"aws:x" = "1"}'}, "must not begin with aws:"),
+        ({"extra_tags": '{"ingot:image" = "mine"}'}, "must not be Name nor begin with ingot:"),
+        ({"extra_tags": '{"ingot:cluster" = "ingot"}'}, "which a builder must never be taken for"),
+        ({"extra_tags": '{"Name" = "mine"}'}, "must not be Name nor begin with ingot:"),
+        ({"playbook_extra_vars": '{"vlm_mcpu": "x"}'}, "sets vlm_mcpu, which no role has"),
+        ({"playbook_extra_vars": '{"image_build": {}}'}, "sets image_build, which no role has"),
+        (
+            {"playbook_extra_vars": '{"vllm_mcpu": "neoverse-v9", "vllm_lock": "mine.txt"}'},
+            'sets vllm_mcpu to "neoverse-v9"; choices are ["","neoverse-v1"',
+        ),
+        (
+            {"playbook_extra_vars": '{"kernel_thp": true, "cpu_tuning_allocator": "mimalloc"}'},
+            'sets cpu_tuning_allocator to "mimalloc"; choices are ["tcmalloc","jemalloc","none"]',
+        ),
         ({"vllm_methd": "wheel"}, "vllm_methd"),
     ],
 )
@@ -147,7 +178,13 @@ def test_what_cannot_work_is_refused_by_name(
         {"share_with_accounts": '["123456789012"]', "kms_key_id": "alias/mine"},
         {"share_with_accounts": '["123456789012"]', "encrypt": "false"},
         {"base_image_id": "ami-0a1b2c3d4e5f67890"},
-        {"playbook_extra_vars": '{"base_packages_extra": ["htop"]}'},
+        {"playbook_extra_vars": '{"base_packages_extra": ["htop"], "ansible_verbosity": 2}'},
+        {"playbook_extra_vars": '{"vllm_method": "source", "vllm_mcpu": "x86-64-v3"}'},
+        {"extra_tags": '{"team" = "search", "ingot:inputs" = "0"}'},
+        {"kms_key_id": "1234abcd-12ab-34cd-56ef-1234567890ab"},
+        {"kms_key_id": "mrk-1234abcd12ab34cd56ef1234567890ab"},
+        {"kms_key_id": "arn:aws-us-gov:kms:us-gov-west-1:123456789012:alias/a/b"},
+        {"kms_key_id": "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"},
         {"inventory": "inventories/rehearsal"},
         {"subnet_id": "subnet-0a1b2c3d", "volume_size": "100", "volume_throughput": "500"},
     ],
@@ -191,6 +228,41 @@ def test_an_image_has_the_core_as_a_tag(graviton4: Path, variables_only: Path) -
     tag = '${local.tags["ingot:core"]}'
     assert _value(graviton4, tag, *later, template="graviton4.pkr.hcl") == "neoverse-v2"
     assert _value(variables_only, '${contains(keys(local.tags), "ingot:core")}') == "false"
+
+
+def test_a_persons_own_variable_is_one_that_their_inventory_reads(checkout: Path) -> None:
+    given = ["-var", 'playbook_extra_vars={"our_mirror": "https://pypi.example"}']
+    inventory = checkout / "ours/group_vars"
+    inventory.mkdir(parents=True)
+    (inventory / "all.yml").write_text('python_runtime_index_url: "{{ our_mirrors }}"\n')
+    said = _packer("validate", "-var", "inventory=ours", *given, TEMPLATE, cwd=checkout)
+    assert "sets our_mirror, which no role has" in said
+    (inventory / "all.yml").write_text('python_runtime_index_url: "{{ our_mirror }}"\n')
+    assert _value(checkout, "${local.name}", "-var", "inventory=ours", *given) == "x86"
+
+
+def test_a_lock_without_vllms_own_wheel_is_refused_before_there_is_a_builder(checkout: Path) -> None:
+    lock = checkout / LOCK
+    lock.write_text(lock.read_text().removesuffix(WHEEL))
+    said = _packer("validate", TEMPLATE, cwd=checkout)
+    assert said.startswith("1: ")
+    assert "vllm-cpu.txt has no entry for vLLM's own wheel: run `make locks`" in said
+    # Another lock or method is the person's own to answer for, wherever it is said.
+    inventory = checkout / "ours/group_vars"
+    inventory.mkdir(parents=True)
+    (inventory / "x86.yml").write_text("vllm_lock: /mine.txt\n")
+    for given in (
+        "inventory=ours",
+        'playbook_extra_vars={"vllm_lock": "/mine.txt"}',
+        'playbook_extra_vars={"vllm_method": "source", "vllm_mcpu": "x86-64-v3"}',
+    ):
+        assert _value(checkout, "${local.name}", "-var", given) == "x86", given
+    (inventory / "x86.yml").write_text("base_packages_extra: [htop]\n")
+    said = _packer("validate", "-var", "inventory=ours", TEMPLATE, cwd=checkout)
+    assert "vllm-cpu.txt has no entry" in said
+    graviton = packer_templates.text_of("graviton3", (checkout / TEMPLATE).read_text())
+    (checkout / "packer/graviton3.pkr.hcl").write_text(graviton)
+    assert "REFUSED" not in _packer("validate", "packer/graviton3.pkr.hcl", cwd=checkout)
 
 
 def test_an_unknown_role_is_refused_by_name(checkout: Path) -> None:
