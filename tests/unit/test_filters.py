@@ -18,16 +18,13 @@ import sys
 if sys.argv[1]:
     sys.modules[sys.argv[1]] = None
 from ansible.cli.adhoc import main
-main(["ansible", "localhost", "-m", "ansible.builtin.debug", "-a", "msg={{ 2 | ingot_ray_num_cpus }}"])
+shown = ["-m", "ansible.builtin.debug", "-a", "msg={{ 2 | ingot_ray_num_cpus }}"]
+main(["ansible", "localhost", "-i", "localhost,", *shown])
 """
 
 
 def ansible(missing: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-        "ANSIBLE_INVENTORY": "localhost,",
-    }
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
     command = [sys.executable, "-c", ANSIBLE, missing]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
 

@@ -112,6 +112,40 @@ def test_the_running_nodes_of_one_cluster_are_found_in_their_groups(
     assert check_topology(groups, {"x86": ["x86"]}, "ingot") == []
 
 
+@pytest.mark.parametrize("program", ["ansible-playbook", "ansible-inventory"])
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({}, "no-region: AWS_REGION is not set. Set it to the cluster's region"),
+        ({"AWS_REGION": "eu-west-1a"}, "no-region: AWS_REGION is 'eu-west-1a', which is no region."),
+        ({"AWS_DEFAULT_REGION": "eu-west-1"}, "no-credentials: there are no credentials of AWS"),
+        ({"AWS_REGION": "eu-west-1", "AWS_PROFILE": "nobody"}, "no-credentials: The config profile (nobody)"),
+    ],
+)
+def test_an_account_that_cannot_be_asked_is_one_line_and_not_the_complaints_of_three_parsers(
+    program: str, environment: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    asked = ["--list"] if program == "ansible-inventory" else [ROOT / "site.yml"]
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    own = {
+        "HOME": str(tmp_path),
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    done = subprocess.run(
+        [Path(sys.executable).with_name(program), "-i", INVENTORIES / "aws", *asked],
+        env=outside | own | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"Refused: {said}")
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
 def test_another_cluster_is_found_by_name(region: dict[str, str]) -> None:
     found = ansible_inventory("aws", {**region, "INGOT_CLUSTER": "other"})
     assert len(found["_meta"]["hostvars"]) == 1

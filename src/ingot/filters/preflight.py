@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from ansible.module_utils.basic import _PY_MIN
 from ansible.release import __version__ as core_version
 
-from ingot import arguments, certificates, image_inputs, ray_up, report
+from ingot import account, arguments, certificates, image_inputs, ray_up, report
 from ingot.preflight import cluster, node, refusal, variables
 
 
@@ -23,6 +24,17 @@ def cluster_refusals(
     for head in groups.get("ray_head", []):
         found += certificates.refusals(str(hosts[head].get("gateway_tls_certificate", "")))
     return list(dict.fromkeys(found))
+
+
+def region(found: str) -> str:
+    """The region, for an inventory that asks EC2.
+
+    Ansible takes a file that one of its inventory plugins has failed on to the next, and shows the complaints
+    of all: what was wrong is the first of three, and the last says nothing. So this ends it with the reason.
+    """
+    if refused := account.refusals(found):
+        sys.exit("Refused: " + " ".join(str(refused[0]).split()))
+    return found
 
 
 def endpoint(head: Mapping[str, Any]) -> dict[str, str]:
@@ -53,6 +65,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ingot_node_refusals": node_refusals,
     "ingot_image_record": image_inputs.record,
     "ingot_phase": phase,
+    "ingot_region": region,
     "ingot_question": report.question,
     "ingot_launch_refusals": ray_up.launch_refusals,
     "ingot_launch_plan": report.planned,

@@ -28,6 +28,7 @@ REQUEST: dict[str, Any] = {
     "launch_workers": 2,
     "launch_workers_most": 4,
     "launch_idle_minutes": 10,
+    "launch_tags": {},
     "gateway_port": 8080,
     "ingot_connect": "private",
     "launch_ssh_cidr": "203.0.113.7/32",
