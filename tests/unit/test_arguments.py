@@ -140,6 +140,7 @@ def bake(inventory: Path, **variables: Any) -> str:
     )
     assert done.returncode != 0, done.stdout
     assert "Run the install phase of each role" not in done.stdout, "it came to the roles"
+    assert "Why it ended, on builder" in done.stdout.partition("TASKS RECAP")[2]
     return " ".join((done.stdout + done.stderr).split())
 
 
