@@ -49,7 +49,7 @@ variable "instance_type" {
 }
 
 variable "subnet_id" {
-  description = "Subnet of the builder. Empty: a subnet of the default VPC."
+  description = "Subnet of the builder, such as subnet-0a1b2c3d. Empty: a subnet of the default VPC."
   type        = string
   default     = ""
 
@@ -84,7 +84,7 @@ variable "builder_cidrs" {
 # ---- what to build -------------------------------------------------------------------------------------------------
 
 variable "image_prefix" {
-  description = "First part of the AMI's name: PREFIX-IMAGE-TIME-COMMIT."
+  description = "First part of the AMI's name, which is PREFIX-IMAGE-TIME-COMMIT."
   type        = string
   default     = "ingot"
 
@@ -117,7 +117,7 @@ variable "commit" {
 }
 
 variable "extra_tags" {
-  description = "Further tags for the image, its snapshots and the builder, as a map, such as {team = \"search\"}."
+  description = "Further tags for the image, its snapshots and the builder, as a map, such as {team = \"search\"}. Not Name, aws:... or ingot:..., which are taken."
   type        = map(string)
   default     = {}
 
@@ -140,7 +140,7 @@ variable "inventory" {
 }
 
 variable "playbook_extra_vars" {
-  description = "Variables for playbooks/image.yml, as a JSON object; they outrank every inventory."
+  description = "Variables of the roles, as a JSON object, such as {\"vllm_compiler\": false}; they outrank every inventory."
   type        = string
   default     = "{}"
 
@@ -175,7 +175,7 @@ variable "volume_throughput" {
 }
 
 variable "volume_iops" {
-  description = "IOPS of that volume. 0: those in images.yml."
+  description = "IOPS of the builder's and the image's gp3 volume, 4 for each MiB/s at least. 0: those in images.yml."
   type        = number
   default     = 0
 
@@ -192,7 +192,7 @@ variable "encrypt" {
 }
 
 variable "kms_key_id" {
-  description = "KMS key (id, ARN or alias) to encrypt with. Empty: the account's aws/ebs key, with which an image cannot be shared."
+  description = "KMS key (id, ARN or alias/NAME) to encrypt with. Empty: the account's default for EBS, as a rule aws/ebs, with which an image cannot be shared."
   type        = string
   default     = ""
 

@@ -26,7 +26,10 @@ HEAD = """\
 <!-- Made by tools/variables_doc.py (`make readmes`) from the files it names. Do not edit. -->
 
 Three kinds: what the playbooks read (set it in your inventory, or with `-e`), what the Packer template reads
-(`-var`, or a `.pkrvars.hcl` file), and what the roles read. Each kind refuses names that it does not know.
+(`-var`, or a `.pkrvars.hcl` file), and what the roles read (set it as the first; for a bake in the inventory
+of `-var inventory=DIR`, or in `playbook_extra_vars`). A name that looks like one of these and is none is
+refused with the nearest. Packer refuses every name that it does not know, also in `playbook_extra_vars`,
+unless your inventory reads it.
 """
 
 
@@ -82,8 +85,11 @@ def page(root: Path = ROOT) -> str:
         [
             HEAD,
             "## Playbooks\n",
-            f"From [`{PLAYBOOKS}`](../{PLAYBOOKS}), where they have more room.\n",
+            f"From [`{PLAYBOOKS}`](../{PLAYBOOKS}). A static inventory (`inventories/example`) has no need of"
+            " `launch_…`, `ingot_ssh_key` and `ingot_connect`.\n",
             table(head, playbook_rows((root / PLAYBOOKS).read_text())),
+            "`destroy_confirm` belongs to the command line alone: with the cluster's name in it,"
+            " `destroy.yml` does not ask.\n",
             "## Packer\n",
             f"From [`{TEMPLATE}`](../{TEMPLATE}).\n",
             table(head, packer_rows((root / TEMPLATE).read_text())),

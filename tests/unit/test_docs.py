@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 import ci
 import docs_run
 from docs_run import Command, missing_line, parse
+from ingot.rehearsal import cli as local
+from ingot.rehearsal.config import Settings
+from ingot.rehearsal.control import Control
 from steps import ROOT, ToolError
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -80,6 +84,35 @@ def test_every_refusal_and_finding_can_be_looked_up() -> None:
     names = names_to_look_up()
     assert {"no-head", "missing-library", "no namespaces", "bad-certificate"} <= names
     assert sorted(name for name in names if f"`{name}`" not in page) == []
+
+
+def poor_meanings(page: str) -> list[str]:
+    """Variables of a page's tables whose meaning is no sentence that stands by itself."""
+    rows = [re.split(r"(?<!\\)\|", line)[1:4] for line in page.splitlines() if line.startswith("| `")]
+    return [
+        row[0].strip()
+        for row in rows
+        if len(row) == 3 and not re.match(r"(?:[A-Z]|ray_serve: ).*( .*){4}", row[2].strip())
+    ]
+
+
+def test_every_variable_says_what_it_means() -> None:
+    assert poor_meanings((ROOT / "docs/variables.md").read_text()) == []
+    planted = "| `launch_image_id` | `` | or this one |\n| `a` | `x \\| y` |  |\n| `b` | 1 | Its port. |\n"
+    assert poor_meanings(planted) == ["`launch_image_id`", "`a`", "`b`"]
+
+
+def test_the_local_ec2_has_all_its_commands_and_variables_on_its_page() -> None:
+    page = (ROOT / "docs/local-ec2.md").read_text()
+    named = [
+        command.name or getattr(command.callback, "__name__", "") for command in local.app.registered_commands
+    ]
+    assert "mirror" in named
+    assert [name for name in named if not re.search(rf"^\| .*`{name}\b", page, re.MULTILINE)] == []
+    settings = Settings.from_environment()
+    inside = Control(settings, lambda _: contextlib.nullcontext()).environment()
+    assert "AWS_DEFAULT_REGION" in inside
+    assert [name for name in inside if f"`{name}`" not in page] == []
 
 
 def commands(tmp_path: Path, text: str) -> list[Command]:
