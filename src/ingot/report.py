@@ -123,8 +123,9 @@ def answered(
             f"certificate: {certificate}, until {endpoint['certificate_until']};"
             " clients that trust its issuer need no file"
         ]
-    if there.hostname != address:
-        options += f" --connect-to {there.netloc}:{address}:{there.port}"
+    if there.hostname != address.lower():
+        at = f"[{address}]" if ":" in address else address
+        options += f" --connect-to {there.netloc}:{at}:{there.port}"
         named += [f"name: {there.hostname} must lead clients to {address}"]
     return [
         *table(("node", "role", "address", "type"), rows),
