@@ -16,6 +16,7 @@ import yaml
 from ansible.module_utils.common.dict_transformations import camel_dict_to_snake_dict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ingot import instance_types
 from ingot.checkout import ROOT
 from ingot.preflight import ami, fit, variables
 from ingot.preflight.fit import GIB
@@ -161,8 +162,8 @@ def check_image(name: str, catalog: Catalog, roles: Path) -> list[Refusal]:
 def check_compiled_for(name: str, core: str, given: Mapping[str, Any]) -> list[Refusal]:
     """The bake compiles for the core that the table says, which becomes the tag that launch.yml goes by."""
     compiled_for = str(given.get("vllm_mcpu", "")) if given.get("vllm_method") == "source" else ""
-    if compiled_for == core:
-        return []
+    if compiled_for == core or (compiled_for and not instance_types.families_for(compiled_for)):
+        return []  # a core that nothing has is no value of the role, which says what it takes
     would = f"compiled for {compiled_for} (vllm_mcpu)" if compiled_for else "its own wheel (vllm_method)"
     return [
         Refusal(

@@ -16,7 +16,7 @@ from live_cluster import LiveCluster
 from local_region import LocalRegion, eventually
 
 from ingot import iam
-from ingot.rehearse import ROOT
+from ingot.checkout import ROOT
 
 pytestmark = pytest.mark.long
 

@@ -10,6 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from ingot import image_inputs, images, instance_types, rehearse
+from ingot.checkout import ROOT
 from ingot.cli import app
 from ingot.rehearsal.config import Settings
 
@@ -33,10 +34,10 @@ def test_a_host_too_small_for_the_cluster_is_refused_before_anything_is_made(tmp
 
 
 def test_every_image_of_the_table_can_be_rehearsed() -> None:
-    known = images.load(rehearse.ROOT / "packer/images.yml").images
+    known = images.load().images
     assert rehearse.TARGETS.keys() == known.keys()
     for name, target in rehearse.TARGETS.items():
-        assert (rehearse.ROOT / target.template).is_file()
+        assert (ROOT / target.template).is_file()
         kind = str(target.variables.get("launch_instance_type", known[name].instance_type))
         assert instance_types.get(kind).arch == known[name].architecture
     assert rehearse.no_room(Settings(cache=Path("/")), 23 << 30, rehearse.TARGETS["graviton3"]) == ""

@@ -311,6 +311,7 @@ def test_the_users_environment_is_the_last_file_that_systemd_reads() -> None:
     for name in ("ray-head.service", "ray-worker.service"):
         assert options(unit(name), "EnvironmentFile") == [
             "/etc/ingot/ray.env",
+            "-/etc/ingot/ray-up.env",
             "-/etc/ingot/engine.env",
             "/etc/ingot/ray-user.env",
         ]
