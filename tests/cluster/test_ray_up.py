@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from live_cluster import LiveCluster
 from local_region import LocalRegion, eventually
 
 from ingot import iam
-from ingot.checkout import ROOT
 
 pytestmark = pytest.mark.long
 
@@ -60,18 +57,7 @@ class RayCluster:
 
     def run(self, *command: str) -> str:
         """What a program of the venv says, inside the region; it must succeed."""
-        program = str(Path(sys.executable).with_name(command[0]))
-        done = subprocess.run(
-            self.region.control.command([program, *command[1:]]),
-            cwd=ROOT,
-            env={**os.environ, **self.region.control.environment(), "INGOT_CLUSTER": NAME},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        print(done.stdout)
+        done = self.region.program(*command, INGOT_CLUSTER=NAME)
         assert done.returncode == 0, done.stdout
         return done.stdout
 

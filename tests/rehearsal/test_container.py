@@ -7,9 +7,7 @@ archive, taken by the role vllm by its digest, started by the unit that Podman's
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import tarfile
 import urllib.request
 from collections.abc import Iterator
@@ -159,19 +157,7 @@ def apply(
         "ansible_ssh_private_key_file": str(region._key),
     }
     (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": {"node": host}}}))
-    program = str(Path(sys.executable).with_name("ansible-playbook"))
-    done = subprocess.run(
-        region.control.command([program, "-i", str(folder / "hosts.yml"), str(folder / "play.yml")]),
-        cwd=ROOT,
-        env={**os.environ, **region.control.environment(), "ANSIBLE_NOCOLOR": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    print(done.stdout)
-    return done
+    return region.program("ansible-playbook", "-i", str(folder / "hosts.yml"), str(folder / "play.yml"))
 
 
 def test_built_by_the_roles_and_served_by_the_unit(

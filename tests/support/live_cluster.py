@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import subprocess
 import time
 import urllib.request
 from dataclasses import dataclass
@@ -13,7 +11,6 @@ from typing import Any
 
 from local_region import LocalRegion
 
-from ingot.checkout import ROOT
 from ingot.rehearse import Cluster
 from ingot.report import question
 
@@ -95,20 +92,8 @@ class LiveCluster:
 
     def site(self, *options: str) -> Run:
         """``ansible-playbook site.yml`` as the README says it."""
-        command = ["ansible-playbook", "-i", "inventories/rehearsal", "site.yml", *options]
-        control = self.region.control
         started = time.monotonic()
-        done = subprocess.run(
-            control.command(command),
-            cwd=ROOT,
-            env={**os.environ, **control.environment(), "ANSIBLE_NOCOLOR": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        print(done.stdout)
+        done = self.region.program("ansible-playbook", "-i", "inventories/rehearsal", "site.yml", *options)
         return Run(done.returncode, done.stdout, time.monotonic() - started)
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ingot.checkout import ROOT
 from ingot.rehearsal import base, binfmt
 from ingot.rehearsal.config import Settings
 from ingot.rehearsal.control import Control
@@ -47,6 +48,21 @@ class LocalRegion:
     @property
     def ec2(self) -> Any:
         return self.control.ec2
+
+    def program(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """What a program of the venv says inside the region, run where the checkout is; errors among it."""
+        done = subprocess.run(
+            self.control.command([str(CLI.with_name(command[0])), *command[1:]]),
+            cwd=ROOT,
+            env={**os.environ, **self.control.environment(), "ANSIBLE_NOCOLOR": "1", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        print(done.stdout)
+        return done
 
     @classmethod
     @contextmanager
