@@ -149,10 +149,12 @@ def main(argv: list[str] | None = None) -> int:
                 rehearse(store, "-m", "not long")
             return 0
         with tempfile.TemporaryDirectory(prefix="ingot-wheels-") as fresh:
-            rehearse(Path(fresh))
-            with step("Into the wheel store") as state:
-                (made,) = Path(fresh).glob("*.whl")
-                state.note = keep(made, store)
+            try:
+                rehearse(Path(fresh))
+            finally:  # what was compiled and proved is worth keeping, whatever came after it
+                for made in Path(fresh).glob("*.whl"):
+                    with step("Into the wheel store") as state:
+                        state.note = keep(made, store)
     except ToolError as problem:
         return fail(problem)
     return 0

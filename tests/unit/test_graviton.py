@@ -76,3 +76,18 @@ def test_two_builds_that_differ_are_refused(tmp_path: Path) -> None:
     a_wheel(tmp_path / "wheels", "k.whl", {}, code=b"other code")
     with pytest.raises(ToolError, match="two builds from the same inputs differ"):
         graviton.keep(made, tmp_path / "wheels")
+
+
+def test_what_was_compiled_is_kept_whatever_came_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("INGOT_CACHE", str(tmp_path))
+
+    def fails(store: Path) -> None:
+        a_wheel(store, "k.whl", {})
+        raise ToolError("the engine does not start")
+
+    monkeypatch.setattr(graviton, "rehearse", fails)
+    assert graviton.main([]) == 1
+    assert "the engine does not start" in capsys.readouterr().err
+    assert (tmp_path / "wheels/k.whl").exists()
