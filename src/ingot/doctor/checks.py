@@ -123,13 +123,7 @@ def model_files(settings: Settings) -> Iterator[Finding]:
     try:
         wanted = _wanted_files(path)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        yield Finding(
-            cause="model-damaged",
-            what=f"{path / INDEX} is no index of weights ({type(error).__name__}: {error}).",
-            action="Remove it and run site.yml: model_store fetches it again and checks its hash.",
-            rank=RANK_CHECK + 1,
-            source=str(path / INDEX),
-        )
+        yield _damaged(path / INDEX, f"is no index of weights ({type(error).__name__}: {error})")
         return
     for name in wanted:
         if not (path / name).exists():
@@ -142,13 +136,7 @@ def model_files(settings: Settings) -> Iterator[Finding]:
             )
             return
         if (path / name).stat().st_size == 0:
-            yield Finding(
-                cause="model-damaged",
-                what=f"{path / name} is empty.",
-                action="Remove it and run site.yml: model_store fetches it again and checks its hash.",
-                rank=RANK_CHECK + 1,
-                source=str(path / name),
-            )
+            yield _damaged(path / name, "is empty")
 
 
 def port_taken(settings: Settings) -> Iterator[Finding]:
@@ -282,6 +270,17 @@ def _listeners(port: int) -> Iterator[Path]:
 
 def _site_packages(venv: Path) -> Path | None:
     return next(iter(sorted(venv.glob("lib/python3*/site-packages"))), None)
+
+
+def _damaged(path: Path, how: str) -> Finding:
+    """A file of the model that is there and no good."""
+    return Finding(
+        cause="model-damaged",
+        what=f"{path} {how}.",
+        action="Remove it and run site.yml: model_store fetches it again and checks its hash.",
+        rank=RANK_CHECK + 1,
+        source=str(path),
+    )
 
 
 def _wanted_files(path: Path) -> list[str]:
