@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,9 @@ def public_role_options(roles: Path = ROOT / "roles") -> frozenset[str]:
     )
 
 
+@cache
 def specified(roles: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """Every role's options with what their specification says of them."""
+    """Every role's options with what their specification says of them. Read once, though every node asks."""
     found = {}
     for spec in sorted(roles.glob("*/meta/argument_specs.yml")):
         entries = yaml.safe_load(spec.read_text(encoding="utf-8"))["argument_specs"]
