@@ -224,7 +224,8 @@ class Rehearsal:
         if refusals:
             raise RehearsalError(told.report(refusals))
         self.run("packer", "init", template)
-        self.run("packer", "build", "-var", f"extra_tags={json.dumps({image_inputs.TAG: inputs})}", template)
+        tags = f"extra_tags={json.dumps({image_inputs.TAG: inputs})}"
+        self.run("packer", "build", "-var", tags, "-var", f"commit={commit_of(ROOT)}", template)
 
     def end_cluster_of_other_images(self, images: set[str]) -> None:
         """A cluster of an older image is in the way of the builder's memory, and of the new image."""
@@ -288,6 +289,15 @@ class Rehearsal:
         if process.poll() is not None:
             raise RehearsalError(f"`{shlex.join(command)}` ended with status {process.returncode}")
         return port
+
+
+def commit_of(root: Path) -> str:
+    """The commit of a checkout, with ``-dirty`` where that is not all of it; empty where it is no clone."""
+    if not (root / ".git").exists():  # inside somebody's repository, git would tell of that
+        return ""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def no_room(settings: Settings, host_bytes: int, target: Target = TARGETS["x86"]) -> str:

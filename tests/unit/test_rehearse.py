@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -195,6 +197,18 @@ def test_the_examples_are_shell_that_keeps_the_key_out_of_itself() -> None:
     assert yaml.safe_load(words[-1])["model"] == "a/model"
     assert 'base_url="http://127.0.0.1:8080/v1"' in found["openai"]
     compile(found["openai"].split("<<'EOF'\n")[1].removesuffix("EOF"), "example", "exec")
+
+
+def test_an_image_is_told_which_commit_it_is_of(tmp_path: Path) -> None:
+    assert rehearse.commit_of(tmp_path) == ""
+    who = ("-c", "user.name=t", "-c", "user.email=t@example.com")
+    for command in (("init", "-q"), (*who, "commit", "-q", "--allow-empty", "-m", "x"), ("tag", "v1")):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    clean = rehearse.commit_of(tmp_path)
+    assert re.fullmatch("[0-9a-f]{40}", clean)
+    (tmp_path / "new").touch()
+    subprocess.run(["git", "add", "new"], cwd=tmp_path, check=True)
+    assert rehearse.commit_of(tmp_path) == f"{clean}-dirty"
 
 
 def test_phases_are_timed_also_when_they_fail() -> None:

@@ -209,7 +209,8 @@ TABLE: tuple[Cause, ...] = (
         r"Failed to connect to GCS|Timed out while waiting for GCS|Unable to connect to GCS"
         r"|ingot: the head (?P<head>\S+) does not answer",
         "The Ray head does not answer.",
-        "On the head: `systemctl status ray-head`. Between: does the security group let port 6379 through?",
+        "On the head: `systemctl status ray-head`. Between: does the security group let the port through "
+        "(`ray_gcs_port`, 6379 unless set)?",
         transient=True,
     ),
     _cause(
