@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import signal
 import sys
@@ -20,7 +21,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bench_node import MODEL, PYTHON, SCRATCH, WEIGHTS, Node, commit, machine, prepared, transient
-from bench_results import STOCK, TUNED, Results, Run, goals, page, plot
+from bench_results import (
+    ANEW,
+    CACHED,
+    RELOAD_FAILED,
+    STOCK,
+    TUNED,
+    Results,
+    Run,
+    Start,
+    goals,
+    of_compile_cache,
+    page,
+    plot,
+)
 from steps import ROOT, ToolError, fail, run, seconds
 from venvs import uv
 
@@ -70,6 +84,13 @@ class Bench:
             self.node.root(shlex.join(stock_command(address)))
         return address
 
+    def graphs(self, variant: str) -> str:
+        """Where the compiled graphs of the engine that runs came from, by its log."""
+        if variant == STOCK:
+            return ""  # its unit is gone with its log, and its cache is the same vLLM's
+        unit = "_SYSTEMD_INVOCATION_ID=$(systemctl show --property InvocationID --value vllm)"
+        return graphs(self.node.root(f"journalctl --output cat {unit}"))
+
     def load(self, address: str, concurrency: int, seed: int) -> dict[str, Any]:
         """Ask the engine that listens there; what `vllm bench serve` measured."""
         self.node.root(f"rm -rf {SCRATCH}; install -d -o ingot -g ingot {SCRATCH}")
@@ -83,6 +104,15 @@ class Bench:
         threads = len(plan["engines"][0]["threads"])
         program = (ROOT / "tools/triad.py").read_text()
         return float(self.node.root(f"{PYTHON} - {threads}", stdin=program))
+
+
+def graphs(log: str) -> str:
+    """What an engine's log says of its compiled graphs; the words are those of vllm/compilation."""
+    if "Compiling model again due to a load failure" in log:
+        return RELOAD_FAILED
+    if re.search("Directly load (AOT compilation|the compiled graph)", log):
+        return CACHED
+    return ANEW if "Compiling a graph for compile range" in log else ""
 
 
 def stock_command(address: str) -> list[str]:
@@ -152,10 +182,12 @@ def measure(node: Node, rounds: int, names: Sequence[str]) -> Results:
     """Every variant under every load, ``rounds`` times."""
     bench = Bench(node)
     runs: list[Run] = []
+    starts: list[Start] = []
     triads: list[float] = []
     for number in range(1, rounds + 1):
         for variant in order(names, number):
             address = bench.start(variant)
+            starts.append(Start(round=number, variant=variant, graphs=bench.graphs(variant)))
             for concurrency in LOADS:
                 started = time.monotonic()
                 measured = bench.load(address, concurrency, seed=len(runs) + 1)
@@ -181,6 +213,7 @@ def measure(node: Node, rounds: int, names: Sequence[str]) -> Results:
         variants={name: VARIANTS[name].description for name in names},
         triad_bytes_s=[round(value) for value in triads],
         runs=runs,
+        starts=starts,
     )
 
 
@@ -209,7 +242,7 @@ def main() -> int:
         write(results)
     except ToolError as problem:
         return fail(problem)
-    print("\n".join([*goals(results), f"written: {PAGE.relative_to(ROOT)}"]))
+    print("\n".join([*goals(results), of_compile_cache(results), f"written: {PAGE.relative_to(ROOT)}"]))
     return 0
 
 

@@ -11,6 +11,11 @@ from pydantic import BaseModel, ConfigDict
 TUNED, STOCK = "tuned", "stock"
 GOAL_THROUGHPUT = 1.3  # tuned against stock, at 16 requests at a time
 GOAL_CONCURRENCY = 16
+ANEW, CACHED, RELOAD_FAILED = (
+    "compiled anew",
+    "from the cache",
+    "compiled again, for the cache failed to load",
+)
 GOAL_BANDWIDTH = 0.7  # of the tokens a second that reading the weights once for each would allow
 
 
@@ -34,6 +39,14 @@ class Run(Data):
     itl_p99_ms: float
 
 
+class Start(Data):
+    """One start of a variant's engine, and where its compiled graphs came from."""
+
+    round: int
+    variant: str
+    graphs: str  # ANEW, CACHED, RELOAD_FAILED, or nothing where none are used
+
+
 class Results(Data):
     """All runs of one bench, and what they were run on."""
 
@@ -48,6 +61,7 @@ class Results(Data):
     variants: dict[str, str]
     triad_bytes_s: list[float]
     runs: list[Run]
+    starts: list[Start]
 
     @property
     def rounds(self) -> list[int]:
@@ -79,6 +93,25 @@ class Results(Data):
         """
         decoded = 1000 / self.median(TUNED, 1, "itl_ms")
         return decoded / (statistics.median(self.triad_bytes_s) / self.weight_bytes)
+
+
+def of_compile_cache(results: Results) -> str:
+    """How often an engine that was compiled before took its graphs from there; empty where none was."""
+    seen: set[str] = set()
+    later = []
+    for start in results.starts:
+        if start.graphs and start.variant in seen:
+            later.append(start)
+        seen.add(start.variant)
+    if not later:
+        return ""
+    others = [
+        f"{start.variant} in round {start.round}: {start.graphs}" for start in later if start.graphs != CACHED
+    ]
+    took = f"{len(later) - len(others)} of {len(later)} starts"
+    return f"Started again after it had been compiled, an engine took its graphs from the cache in {took}" + (
+        f" ({'; '.join(others)})." if others else "."
+    )
 
 
 def spread(values: Sequence[float]) -> str:
@@ -126,7 +159,7 @@ def page(results: Results, plots: Sequence[str]) -> str:
         " one another each time. Medians; ratios are those of one round",
         "- Settings of the kernel (huge pages, swappiness) are the host's here and the same for all",
         "",
-        *(f"- {line}" for line in goals(results)),
+        *(f"- {line}" for line in (*goals(results), of_compile_cache(results)) if line),
         "",
         "## Throughput and latency",
         "",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bench_cpu import LOADS, VARIANTS, as_run, load_command, order, stock_command
-from bench_results import STOCK, TUNED, Results, Run, goals, page
+from bench_cpu import LOADS, VARIANTS, as_run, graphs, load_command, order, stock_command
+from bench_results import ANEW, CACHED, RELOAD_FAILED, STOCK, TUNED, Results, Run, Start, goals, page
 from steps import ROOT, ToolError
 
 
@@ -38,6 +38,7 @@ def results(*runs: Run, triad: float = 40e9) -> Results:
         variants={name: variant.description for name, variant in VARIANTS.items()},
         triad_bytes_s=[triad],
         runs=list(runs),
+        starts=[Start(round=1, variant=TUNED, graphs=ANEW), Start(round=1, variant="eager", graphs="")],
     )
 
 
@@ -105,6 +106,37 @@ def test_the_page_says_what_each_setting_is_worth() -> None:
     assert "| allocator (`cpu_tuning_allocator: none`) | 1.50 |" in text
     assert "| tuned | 16 | 120.0 | 100 / 200 | 10.0 / 20.0 |" in text
     assert "![ttft](bench-cpu/ttft.svg)" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "origin"),
+    [
+        ("INFO Compiling a graph for compile range (1, 2048) takes 9.31 s", ANEW),
+        ("INFO Directly load AOT compilation from path /var/cache/ingot/vllm/torch_aot_compile/ab", CACHED),
+        ("INFO Directly load the compiled graph(s) for compile range (1, 2048)", CACHED),
+        (
+            "WARN Compiling model again due to a load failure from /x, reason: No module named 'b'",
+            RELOAD_FAILED,
+        ),
+        ("INFO Application startup complete.", ""),
+    ],
+)
+def test_the_log_says_where_compiled_graphs_came_from(line: str, origin: str) -> None:
+    assert graphs(f"INFO before\n{line}\nINFO after") == origin
+
+
+@pytest.mark.parametrize(
+    ("graph", "said"),
+    [
+        (CACHED, "from the cache in 1 of 1 starts."),
+        (RELOAD_FAILED, "in 0 of 1 starts (tuned in round 2: compiled again, for the cache failed to load)."),
+    ],
+)
+def test_the_page_says_whether_a_second_start_took_the_cache(graph: str, said: str) -> None:
+    run = results(a_run(TUNED, 1, 120))
+    assert "took its graphs" not in page(run, [])
+    again = Start(round=2, variant=TUNED, graphs=graph)
+    assert said in page(run.model_copy(update={"starts": [*run.starts, again]}), [])
 
 
 def test_knobs_are_variables_of_roles() -> None:
