@@ -87,8 +87,15 @@ class Target:
 
 def _emulated(image: str, instance_type: str) -> Target:
     """One node: an emulated core is slow, and the machine takes half of the host's memory."""
-    launch: dict[str, str | int] = {"launch_image": image, "launch_instance_type": instance_type}
-    return Target(image, {**launch, "launch_workers": 0})
+    return Target(
+        image,
+        {
+            "launch_image": image,
+            "launch_instance_type": instance_type,
+            "launch_volume_gib": images_table.load().images[image].volume.size,
+            "launch_workers": 0,
+        },
+    )
 
 
 TARGETS = {

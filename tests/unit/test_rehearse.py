@@ -42,6 +42,9 @@ def test_every_image_of_the_table_can_be_rehearsed() -> None:
         assert (ROOT / target.template).is_file()
         kind = str(target.variables.get("launch_instance_type", known[name].instance_type))
         assert instance_types.get(kind).arch == known[name].architecture
+        inventory = yaml.safe_load((rehearse.INVENTORY / "group_vars/all.yml").read_text())
+        launched = inventory | target.variables
+        assert launched["launch_volume_gib"] >= known[name].volume.size
     assert rehearse.no_room(Settings(cache=Path("/")), 23 << 30, rehearse.TARGETS["graviton3"]) == ""
 
 
