@@ -84,6 +84,21 @@ def test_a_cluster_that_nobody_launched_and_a_mistyped_variable_are_refused(
     assert changes(ec2) == []
 
 
+def test_a_cluster_without_workers_is_a_head_alone(ec2: LocalEc2, play: Commands) -> None:
+    ec2.own_image()
+    tags = [{"Key": "ingot:cluster", "Value": "ingot"}, {"Key": "ingot:role", "Value": "worker"}]
+    of_before = ec2.launch(TagSpecifications=[{"ResourceType": "instance", "Tags": tags}])
+    ec2.host.broken = "nothing boots here"  # so that no SSH is waited for
+    ec2.host.calls.clear()
+    status, said = play("rehearsal", "playbooks/launch.yml", "-e", "launch_workers=0")
+    assert status != 0
+    assert "TASK [Launch the instances]" in said
+    assert [call[0] for call in ec2.host.calls].count("launch") == 1, (
+        "something else than the head was launched"
+    )
+    ec2.wait_for(of_before, "terminated")
+
+
 def test_a_launch_with_a_variable_missing_asks_nobody(ec2: LocalEc2, play: Commands) -> None:
     status, said = play("example", "playbooks/launch.yml", "-e", "launch_wokers=3")
     assert status != 0
