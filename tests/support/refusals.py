@@ -15,7 +15,7 @@ def names(refusals: Iterable[Refusal]) -> list[str]:
     return [refusal.name for refusal in refusals]
 
 
-def entry(weight_bytes: int = 269_000_000) -> dict[str, Any]:
+def entry(weight_bytes: int = 269_000_000, **changes: Any) -> dict[str, Any]:
     sha = "0" * 64
     return {
         "revision": "r1",
@@ -34,7 +34,7 @@ def entry(weight_bytes: int = 269_000_000) -> dict[str, Any]:
             {"path": "tokenizer_config.json", "size": 800, "sha256": sha},
             {"path": "model.safetensors", "size": weight_bytes, "sha256": sha},
         ],
-    }
+    } | changes
 
 
 CATALOG = {MODEL: entry(), "big/model": entry(140 * sizing.GIB)}

@@ -56,6 +56,37 @@ def test_an_entry_from_a_directory(directory: Path) -> None:
     assert model.source.kind == "directory"
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "formats"),
+    [
+        ("config.json", CONFIG, ()),
+        ("config.json", CONFIG | {"quantization_config": {"quant_method": "awq", "bits": 4}}, ("int4-awq",)),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": "NVFP4"}}, ("nvfp4",)),
+    ],
+)
+def test_the_entry_says_what_the_weights_are_in(
+    directory: Path, name: str, content: dict[str, Any], formats: tuple[str, ...]
+) -> None:
+    (directory / name).write_text(json.dumps(content))
+    model = model_lock.lock_directory(directory, "1", "mit")
+    assert model.quantization == formats
+    again = parse_catalog(yaml.safe_load(model_lock.render_entry("me/mine", model)))
+    assert again.model("me/mine") == model
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("config.json", json.dumps(CONFIG | {"quantization_config": {"quant_method": "aqlm"}}), "aqlm"),
+        ("hf_quant_config.json", "{", "hf_quant_config.json beside .* is no JSON"),
+    ],
+)
+def test_a_format_that_nobody_knows_is_refused(directory: Path, name: str, content: str, said: str) -> None:
+    (directory / name).write_text(content)
+    with pytest.raises(ModelError, match=said):
+        model_lock.lock_directory(directory, "1", "mit")
+
+
 def test_what_is_no_model_is_refused(tmp_path: Path, directory: Path) -> None:
     with pytest.raises(ModelError, match=r"no config\.json"):
         model_lock.lock_directory(tmp_path, "1", "mit")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ingot import accelerators, instance_types, sizing, values
 from ingot import images as images_table
-from ingot import instance_types, sizing, values
-from ingot.preflight import ami, fit
+from ingot.preflight import ami, fit, formats
 from ingot.preflight.fit import GIB
 from ingot.preflight.refusal import Refusal
 from ingot.preflight.variables import refusals as check_variables
@@ -77,6 +77,7 @@ def refusals(
         *fit.check_core(
             f"instance type {type_name}", type_name, f"{image['image_id']} ({made_from})", compiled_for, cores
         ),
+        *formats.check(f"instance type {type_name}", type_name, model_id, model, variables),
         *fit.check_memory(
             f"instance type {type_name}",
             sizing.Host(chosen.vcpu, chosen.memory_bytes),
@@ -97,6 +98,14 @@ def refusals(
 
 
 def check_instance_type(name: str) -> list[Refusal]:
+    if why := accelerators.unsupported(name):
+        return [
+            Refusal(
+                "unsupported-accelerator",
+                f"no image is for the accelerator of {name}: {why}",
+                "Choose a type of another family; files/accelerators.yml has those that are supported",
+            )
+        ]
     try:
         instance_types.get(name)
     except instance_types.UnknownInstanceType as error:

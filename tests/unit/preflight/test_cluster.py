@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refusals import CATALOG, MODEL, names
+from refusals import CATALOG, MODEL, entry, names
 
 from ingot import images
 from ingot.preflight import cluster
@@ -101,6 +101,19 @@ def test_a_cluster_is_let_through_or_refused_as_a_whole(
     assert names(cluster.refusals(three, NODES)) == ["bad-image-table", "bad-model-catalogue"]
     del three["b"]["gateway_port"]
     assert names(cluster.refusals(three, NODES)) == ["missing-variable"]
+
+
+def test_a_format_that_one_of_the_nodes_lacks_is_refused_with_the_node(
+    three: dict[str, dict[str, Any]],
+) -> None:
+    for node in three.values():
+        node["model_store_catalog"] = {MODEL: entry(quantization=["int4-awq"])}
+        node["ec2_instance_type"] = "c7i.2xlarge"
+    assert cluster.refusals(three, NODES) == []
+    three["c"]["ec2_instance_type"] = "c6a.2xlarge"
+    (refusal,) = cluster.refusals(three, NODES)
+    assert refusal.name == "format-unsupported"
+    assert "c6a.2xlarge (c)" in refusal.why
 
 
 def test_serving_modes() -> None:

@@ -49,6 +49,10 @@ def test_a_good_launch_is_let_through() -> None:
     ("variables", "name"),
     [
         ({"launch_instance_type": "m7i.larg"}, "unknown-instance-type"),
+        ({"launch_instance_type": "trn1.32xlarge"}, "unsupported-accelerator"),
+        ({"launch_instance_type": "trn2.48xlarge"}, "unsupported-accelerator"),
+        ({"launch_instance_type": "g7e.2xlarge"}, "unsupported-accelerator"),
+        ({"serving_engine_flags": {"quantization": "gguf"}}, "format-unsupported"),
         ({"launch_instance_type": "m7g.large"}, "architecture-differs"),
         ({"launch_instance_type": "c7i.large"}, "model-does-not-fit"),
         ({"serving_model_id": "big/model", "launch_volume_gib": 300}, "model-does-not-fit"),
