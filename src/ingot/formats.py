@@ -119,12 +119,16 @@ def load(path: Path = TABLE) -> Table:
     return Table.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
-def place_of(instance_type: str) -> Place | None:
-    """Where an engine computes on a type: on its accelerator, or else its CPUs. None where nobody knows."""
-    if gpu := accelerators.gpu_of(instance_type):
-        return gpu.generation
-    if accelerators.neuron_of(instance_type):
-        return "inferentia2"
+def place_of(instance_type: str, accelerator: str) -> Place | None:
+    """Where an engine computes on a type: on its ``nvidia`` or ``neuron``, or else its CPUs.
+
+    None where nobody knows.
+    """
+    if accelerator == "nvidia":
+        gpu = accelerators.gpu_of(instance_type)
+        return gpu.generation if gpu else None
+    if accelerator == "neuron":
+        return "inferentia2" if accelerators.neuron_of(instance_type) else None
     if re.fullmatch(load().amx, instance_types.family(instance_type)):
         return "x86-64-amx"
     core = instance_types.core_of(instance_type)

@@ -27,6 +27,9 @@ TABLE = ROOT / "packer" / "images.yml"
 #: The role that cleans, verifies and seals: nothing may be written to the image after it.
 LAST_ROLE = "image_hygiene"
 
+#: The roles that bring an accelerator's driver.
+ACCELERATOR_ROLES = ("nvidia", "neuron")
+
 #: What playbooks/image.yml itself reads: Packer passes it.
 PLAYBOOK_VARIABLES = frozenset({"image_build"})
 
@@ -88,6 +91,11 @@ class Image(_Strict):
             raise ValueError(f"the last role must be {LAST_ROLE}, not {self.roles[-1]}")
         return self
 
+    @property
+    def accelerator(self) -> str:
+        """What it computes on, by the role that brings the driver: ``nvidia``, ``neuron``; empty for CPUs."""
+        return next((role for role in self.roles if role in ACCELERATOR_ROLES), "")
+
 
 class Catalog(_Strict):
     """All images by name."""
@@ -98,6 +106,12 @@ class Catalog(_Strict):
     def cores(self) -> dict[str, str]:
         """What each image is compiled for."""
         return {name: image.core for name, image in self.images.items()}
+
+
+def of_groups(groups: Iterable[str]) -> tuple[str, Image] | None:
+    """The image that a node of these groups was made from, and its name."""
+    there = set(groups)
+    return next(((name, one) for name, one in load().images.items() if there.issuperset(one.groups)), None)
 
 
 def load(path: Path | None = None) -> Catalog:

@@ -72,28 +72,31 @@ def test_no_claim_is_of_silicon_that_nobody_had() -> None:
 
 
 @pytest.mark.parametrize(
-    ("instance_type", "place"),
+    ("instance_type", "accelerator", "place"),
     [
-        ("g4dn.xlarge", "turing"),
-        ("g5.xlarge", "ampere"),
-        ("p4d.24xlarge", "ampere"),
-        ("g6e.xlarge", "ada"),
-        ("p5en.48xlarge", "hopper"),
-        ("p6-b200.48xlarge", "blackwell"),
-        ("inf2.xlarge", "inferentia2"),
-        ("m7i-flex.large", "x86-64-amx"),
-        ("c8i.large", "x86-64-amx"),
-        ("c7a.large", "x86-64-v4"),
-        ("c6i.large", "x86-64-v4"),
-        ("m6a.large", "x86-64-v3"),
-        ("c8g.large", "arm"),
-        ("trn2.48xlarge", None),
-        ("mystery", None),
-        ("", None),
+        ("g4dn.xlarge", "nvidia", "turing"),
+        ("g5.xlarge", "nvidia", "ampere"),
+        ("p4d.24xlarge", "nvidia", "ampere"),
+        ("g6e.xlarge", "nvidia", "ada"),
+        ("p5en.48xlarge", "nvidia", "hopper"),
+        ("p6-b200.48xlarge", "nvidia", "blackwell"),
+        ("inf2.xlarge", "neuron", "inferentia2"),
+        ("m7i-flex.large", "", "x86-64-amx"),
+        ("c8i.large", "", "x86-64-amx"),
+        ("c7a.large", "", "x86-64-v4"),
+        ("c6i.large", "", "x86-64-v4"),
+        ("m6a.large", "", "x86-64-v3"),
+        ("c8g.large", "", "arm"),
+        ("g5.xlarge", "", None),
+        ("m7i.large", "nvidia", None),
+        ("g5.xlarge", "neuron", None),
+        ("trn2.48xlarge", "neuron", None),
+        ("mystery", "", None),
+        ("", "nvidia", None),
     ],
 )
-def test_where_a_type_computes(instance_type: str, place: str | None) -> None:
-    assert formats.place_of(instance_type) == place
+def test_where_a_type_computes(instance_type: str, accelerator: str, place: str | None) -> None:
+    assert formats.place_of(instance_type, accelerator) == place
 
 
 def compressed(form: str, weights: dict[str, Any], activations: dict[str, Any] | None) -> dict[str, Any]:

@@ -44,3 +44,33 @@ def test_an_unknown_option_is_an_error() -> None:
 def test_a_shape_that_lacks_something_is_an_error() -> None:
     with pytest.raises(AnsibleFilterError, match="the shape of m has no 'layers'"):
         render("{{ {'weight_bytes': 1} | ingot_sizing('m', 2, 8589934592) }}")
+
+
+WHOLE = SHAPE | {"attention_heads": 9}
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "options", "said"),
+    [
+        ("g5.12xlarge", "", "1 4"),
+        ("g5.12xlarge", ", **{'tensor_parallel': 3, 'max_model_len': 0}", "3 1"),
+        ("inf2.24xlarge", ", max_num_seqs=4", "1 12"),
+    ],
+)
+def test_a_template_sizes_a_model_for_devices(instance_type: str, options: str, said: str) -> None:
+    text = "{% set sized = shape | ingot_device_sizing('m', 'bfloat16', type" + options + ") %}"
+    text += "{{ sized.tensor_parallel }} {{ sized.engines }}"
+    assert render(text, shape=WHOLE, type=instance_type) == said
+
+
+@pytest.mark.parametrize(
+    ("shape", "instance_type", "said"),
+    [
+        (WHOLE | {"weight_bytes": 2**38}, "g5.xlarge", "m does not fit: each of 1 A10G"),
+        (WHOLE, "m7i.large", "'m7i.large' has no GPU or Neuron chip"),
+        (SHAPE, "g5.xlarge", "attention_heads"),
+    ],
+)
+def test_what_fits_no_device_is_refused(shape: dict[str, int], instance_type: str, said: str) -> None:
+    with pytest.raises(AnsibleFilterError, match=said):
+        render("{{ shape | ingot_device_sizing('m', 'bfloat16', type) }}", shape=shape, type=instance_type)

@@ -1,13 +1,14 @@
-"""Jinja face of ``ingot.sizing``: what fits on a host, for roles and playbooks."""
+"""Jinja face of ``ingot.sizing`` and ``ingot.accelerator_sizing``: what fits, for roles and playbooks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ingot import sizing
+from ingot import accelerator_sizing, accelerators, models, sizing
 
 
 def ingot_sizing(
@@ -42,6 +43,30 @@ def ingot_sizing(
         raise AnsibleFilterError(str(error)) from error
 
 
+def ingot_device_sizing(
+    shape: Mapping[str, Any], model_id: str, dtype: str, instance_type: str, **options: Any
+) -> dict[str, int]:
+    """Size an engine for the GPUs or Neuron chips of an instance type.
+
+    Args:
+        shape: the model's, as in files/models.yml.
+        model_id: its name, for messages.
+        dtype: what it computes in.
+        instance_type: EC2's name.
+        options: those of ``size_gpu`` and ``size_neuron``; empty strings and zeros count as not given.
+    """
+    given = {key: value for key, value in options.items() if value not in ("", 0, None)}
+    try:
+        decoder = accelerator_sizing.decoder(model_id, models.ModelShape.model_validate(dict(shape)), dtype)
+        if gpu := accelerators.gpu_of(instance_type):
+            return asdict(accelerator_sizing.size_gpu(gpu, decoder, **given))
+        if neuron := accelerators.neuron_of(instance_type):
+            return asdict(accelerator_sizing.size_neuron(neuron, decoder, **given))
+    except (sizing.SizingError, ValueError, TypeError) as error:
+        raise AnsibleFilterError(str(error)) from error
+    raise AnsibleFilterError(f"{instance_type!r} has no GPU or Neuron chip of files/accelerators.yml")
+
+
 def ingot_ray_num_cpus(cores: int) -> int:
     """Logical CPUs that a node of this many cores announces to Ray."""
     return sizing.ray_num_cpus(int(cores))
@@ -53,6 +78,7 @@ def ingot_object_store_bytes(memory_bytes: int, shm_bytes: int | None = None) ->
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
+    "ingot_device_sizing": ingot_device_sizing,
     "ingot_object_store_bytes": ingot_object_store_bytes,
     "ingot_ray_num_cpus": ingot_ray_num_cpus,
     "ingot_sizing": ingot_sizing,

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from ingot import formats, instance_types, models
+from ingot import formats, images, instance_types, models
 from ingot.formats import ENGINE_NAMES, UNQUANTISED, Engine, Place
 from ingot.preflight.refusal import Refusal
 
@@ -15,26 +15,38 @@ FEW = 5  # alternatives that a person is told
 
 def check_nodes(nodes: Mapping[str, Mapping[str, Any]], model_id: str, model: models.Model) -> list[Refusal]:
     """``nodes`` maps each host to its variables; of one whose instance type is not known nothing is said."""
-    types: dict[str, list[str]] = {}
+    alike: dict[tuple[str, str], list[str]] = {}
     for host, variables in sorted(nodes.items()):
-        types.setdefault(str(variables.get("ec2_instance_type", "")), []).append(host)
+        image = images.of_groups(variables.get("group_names", ()))
+        accelerator = image[1].accelerator if image else ""
+        alike.setdefault((str(variables.get("ec2_instance_type", "")), accelerator), []).append(host)
     return [
         refusal
-        for type_name, hosts in types.items()
-        for refusal in check(f"{type_name} ({', '.join(hosts)})", type_name, model_id, model, nodes[hosts[0]])
+        for (type_name, accelerator), hosts in alike.items()
+        for refusal in check(
+            f"{type_name} ({', '.join(hosts)})", type_name, accelerator, model_id, model, nodes[hosts[0]]
+        )
     ]
 
 
 def check(
-    what: str, type_name: str, model_id: str, model: models.Model, variables: Mapping[str, Any]
+    what: str,
+    type_name: str,
+    accelerator: str,
+    model_id: str,
+    model: models.Model,
+    variables: Mapping[str, Any],
 ) -> list[Refusal]:
-    """What the checkpoint is in, or what the engine is told to make of it, works on that instance type."""
+    """What the checkpoint is in, or what the engine is told to make of it, works on that instance type.
+
+    ``accelerator`` is that of the image: without one it computes on the CPUs, whatever else there is.
+    """
     engine: Engine = "tensorrt_llm" if variables.get("serving_engine") == "tensorrt_llm" else "vllm"
     flags = variables.get("serving_engine_flags") or {}
     method = str(flags.get("quantization") or "")
     if method and engine == "vllm" and (found := _check_method(method, model_id, model)):
         return found
-    place = formats.place_of(type_name)
+    place = formats.place_of(type_name, accelerator)
     if place is None:
         return []
     dtype = str(flags.get("dtype") or "auto")
@@ -89,10 +101,9 @@ def _others(name: str, place: Place, engine: Engine) -> list[str]:
 def _families(name: str, place: Place, engine: Engine) -> list[str]:
     """Families of the same kind, which an image for this one may be for, on which the format works."""
     places = {other for other in formats.places_of(name, engine) if _kind(other) == _kind(place)}
-    found = {
-        instance_types.family(kind) for kind in instance_types.load() if formats.place_of(kind) in places
-    }
-    return sorted(found)
+    accelerator = {"gpu": "nvidia", "inferentia2": "neuron"}.get(_kind(place), "")
+    types = [kind for kind in instance_types.load() if formats.place_of(kind, accelerator) in places]
+    return sorted({instance_types.family(kind) for kind in types})
 
 
 def _kind(place: Place) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ingot import accelerators, instance_types, sizing, values
 from ingot import images as images_table
-from ingot.preflight import ami, fit, formats
+from ingot.preflight import ami, devices, fit, formats
 from ingot.preflight.fit import GIB
 from ingot.preflight.refusal import Refusal
 from ingot.preflight.variables import refusals as check_variables
@@ -63,23 +63,24 @@ def refusals(
     made_from = image["tags"]["ingot:image"]
     # One of an older bake has no such tag.
     compiled_for = image["tags"].get("ingot:core", cores.get(made_from, ""))
+    table = images_table.load().images
+    accelerator = table[made_from].accelerator if made_from in table else ""
     model_id = variables["serving_model_id"]
     model = catalog.models[model_id]
+    what = f"instance type {type_name}"
     volume = int(variables["launch_volume_gib"]) * GIB
     image_volume = max(
         (int(device["ebs"].get("volume_size") or 0) for device in image["block_device_mappings"]), default=0
     )
     return [
         *ami.check_ami(image, imdsv2_only=True),
-        *fit.check_architecture(
-            f"instance type {type_name}", chosen.arch, image["image_id"], image["architecture"]
-        ),
-        *fit.check_core(
-            f"instance type {type_name}", type_name, f"{image['image_id']} ({made_from})", compiled_for, cores
-        ),
-        *formats.check(f"instance type {type_name}", type_name, model_id, model, variables),
-        *fit.check_memory(
-            f"instance type {type_name}",
+        *fit.check_architecture(what, chosen.arch, image["image_id"], image["architecture"]),
+        *fit.check_core(what, type_name, f"{image['image_id']} ({made_from})", compiled_for, cores),
+        *formats.check(what, type_name, accelerator, model_id, model, variables),
+        *devices.check_memory(
+            what,
+            type_name,
+            accelerator,
             sizing.Host(chosen.vcpu, chosen.memory_bytes),
             model_id,
             model,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ingot import images, sizing
-from ingot.preflight import fit
+from ingot.preflight import devices, fit
 from ingot.preflight.refusal import Refusal
 
 MODELS = "/opt/ingot/models"
@@ -29,11 +29,9 @@ def refusals(
     answer = parse_probe(probe)
     model_id = variables["serving_model_id"]
     model = fit.catalog_of(variables).models[model_id]
-    groups = variables["group_names"]
-    catalog = images.load()
-    image, made_of = next(
-        (name, image) for name, image in catalog.images.items() if set(image.groups) <= set(groups)
-    )
+    found = images.of_groups(variables["group_names"])
+    assert found, "of a node of no image site.yml never comes to ask"
+    image, made_of = found
     type_name = variables.get("ec2_instance_type", "")  # of a static inventory nothing is known
     needed, parts = fit.SPARE_BYTES, ["1 GiB to spare"]
     for path, size, part in (
@@ -46,9 +44,15 @@ def refusals(
     return [
         *check_python(host, answer["python"], (minimum[0], minimum[1]), core),
         *fit.check_architecture(host, answer["machine"], image, made_of.architecture),
-        *fit.check_core(f"{host} ({type_name})", type_name, image, made_of.core, catalog.cores),
-        *fit.check_memory(
-            host, sizing.Host(int(answer["cores"]), int(answer["memory"])), model_id, model, variables
+        *fit.check_core(f"{host} ({type_name})", type_name, image, made_of.core, images.load().cores),
+        *devices.check_memory(
+            host,
+            type_name,
+            made_of.accelerator,
+            sizing.Host(int(answer["cores"]), int(answer["memory"])),
+            model_id,
+            model,
+            variables,
         ),
         *fit.check_disk(
             f"free space on the root disk of {host}", int(answer["disk"]), needed, " and ".join(parts)

@@ -13,6 +13,13 @@ from ingot.preflight import formats
 from ingot.preflight.refusal import Refusal
 
 
+def accelerator_of(type_name: str) -> str:
+    """That of the image which is for such a type."""
+    if type_name.startswith("inf2"):
+        return "neuron"
+    return "nvidia" if type_name.startswith(("g4dn", "g5", "g6", "p")) else ""
+
+
 def check(
     type_name: str,
     *quantization: str,
@@ -22,7 +29,8 @@ def check(
 ) -> list[Refusal]:
     model = models.parse_catalog({"me/mine": entry(quantization=quantization, dtype=dtype)}).models["me/mine"]
     variables = {"serving_engine": engine, "serving_engine_flags": flags}
-    return formats.check(f"instance type {type_name}", type_name, "me/mine", model, variables)
+    accelerator = accelerator_of(type_name)
+    return formats.check(f"instance type {type_name}", type_name, accelerator, "me/mine", model, variables)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +77,7 @@ def test_what_does_not_is_refused_with_what_does(type_name: str, quantization: s
     assert refusal.name == "format-unsupported"
     assert f"me/mine is in {quantization}" in refusal.why and type_name in refusal.why
     assert instead in refusal.do
-    place = table.place_of(type_name)
+    place = table.place_of(type_name, accelerator_of(type_name))
     assert place and instead in table.working(place), "what is offered must work there"
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refusals import CATALOG, IMAGE, MODEL, names
+import yaml
+from refusals import CATALOG, IMAGE, MODEL, entry, names
 
 from ingot import images, models, sizing
 from ingot.preflight import fit
@@ -108,6 +109,52 @@ def test_an_image_for_another_core_is_refused_before_anything_is_launched(tags: 
 def test_the_tag_counts_and_not_what_the_table_says_now() -> None:
     tags = {"ingot:image": "graviton4", "ingot:core": "neoverse-v1"}
     assert launch(GRAVITON4 | {"tags": tags}, launch_instance_type="m7g.large") == []
+
+
+@pytest.fixture
+def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """An image for GPUs, and the table that has it."""
+    table = yaml.safe_load(images.TABLE.read_text(encoding="utf-8"))
+    table["images"]["gpu"] = {
+        **table["images"]["x86"],
+        "groups": ["gpu"],
+        "roles": ["base", "nvidia", "image_hygiene"],
+    }
+    path = tmp_path / "images.yml"
+    path.write_text(yaml.safe_dump(table))
+    monkeypatch.setattr(images, "TABLE", path)
+    return {"tags": {"ingot:image": "gpu"}}
+
+
+@pytest.mark.parametrize(
+    ("variables", "refused"),
+    [
+        ({"launch_instance_type": "g5.xlarge"}, []),
+        ({"launch_instance_type": "m7i.large"}, ["no-accelerator"]),
+        ({"launch_instance_type": "inf2.xlarge"}, ["no-accelerator"]),
+        ({"launch_instance_type": "g4dn.xlarge"}, ["format-unsupported"]),
+        ({"launch_instance_type": "g4dn.xlarge", "serving_engine_flags": {"dtype": "half"}}, []),
+        (
+            {
+                "launch_instance_type": "g5.xlarge",
+                "serving_model_id": "big/model",
+                "launch_volume_gib": 300,
+            },
+            ["model-does-not-fit"],
+        ),
+        (
+            {
+                "launch_instance_type": "p6-b200.48xlarge",
+                "model_store_catalog": {MODEL: entry(quantization=["int8-w8a8"])},
+            },
+            ["format-unsupported"],
+        ),
+    ],
+)
+def test_an_image_for_gpus_is_held_against_the_gpus(
+    gpu: dict[str, Any], variables: dict[str, Any], refused: list[str]
+) -> None:
+    assert launch(gpu, **variables) == refused
 
 
 @pytest.mark.parametrize(
