@@ -33,6 +33,7 @@ class InstanceType:
     accelerator: str | None
     accelerator_count: int
     usd_hour: float | None
+    efa_interfaces: int
 
     @property
     def memory_bytes(self) -> int:
@@ -66,6 +67,7 @@ def load(table: Path = TABLE) -> Mapping[str, InstanceType]:
                 accelerator=row["accelerator"] or None,
                 accelerator_count=int(row["accelerator_count"] or 0),
                 usd_hour=float(row["usd_hour"]) if row["usd_hour"] else None,
+                efa_interfaces=int(row["efa_interfaces"] or 0),
             )
             for row in rows
         }

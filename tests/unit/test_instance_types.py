@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from moto.ec2.models.instance_types import INSTANCE_TYPES  # what DescribeInstanceTypes answers
 
 from ingot import instance_types, report
 
@@ -29,6 +30,12 @@ def test_the_table_is_sound() -> None:
 def test_a_few_rows(name: str, arch: str, vcpu: int, gib: int, price: float) -> None:
     row = instance_types.get(name)
     assert (row.arch, row.vcpu, row.memory_bytes >> 30, row.usd_hour) == (arch, vcpu, gib, price)
+
+
+def test_the_interfaces_for_efa_are_those_that_ec2_has() -> None:
+    for name, row in instance_types.load().items():
+        told = INSTANCE_TYPES[name]["NetworkInfo"].get("EfaInfo") or {}
+        assert row.efa_interfaces == told.get("MaximumEfaInterfaces", 0), name
 
 
 def test_an_unknown_type_is_named_with_its_neighbours() -> None:

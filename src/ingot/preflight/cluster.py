@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot import images as images_table
-from ingot.preflight import fit, formats
+from ingot.preflight import fit, formats, nccl
 from ingot.preflight.refusal import Refusal
 from ingot.preflight.variables import refusals as check_variables
 
@@ -38,6 +38,7 @@ def refusals(variables: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) 
     key_file = Path(shared["ingot_api_key_file"])  # made, where it may be, once nothing is refused
     model_id = shared["serving_model_id"]
     model = fit.catalog_of(shared).models.get(model_id)
+    members = {host: variables[host] for host in nodes}
     return [
         *check_topology(
             groups,
@@ -48,7 +49,8 @@ def refusals(variables: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) 
         *check_engine(str(shared.get("vllm_method", "")), shared["serving_mode"]),
         *(check_api_key(key_file) if key_file.exists() or not shared["ingot_api_key_generate"] else []),
         *fit.check_model_id(model_id, fit.catalog_of(shared)),
-        *(formats.check_nodes({host: variables[host] for host in nodes}, model_id, model) if model else []),
+        *(formats.check_nodes(members, model_id, model) if model else []),
+        *nccl.check_environment(members),
     ]
 
 

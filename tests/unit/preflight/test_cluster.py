@@ -116,6 +116,13 @@ def test_a_format_that_one_of_the_nodes_lacks_is_refused_with_the_node(
     assert "c6a.2xlarge (c)" in refusal.why
 
 
+def test_a_variable_that_would_cut_the_gpus_apart_is_refused(three: dict[str, dict[str, Any]]) -> None:
+    for node in three.values():
+        node["serving_environment"] = {"NCCL_P2P_DISABLE": "1"}
+        node["ec2_instance_type"] = "p5.48xlarge"
+    assert names(cluster.refusals(three, NODES)) == ["nccl-variable-harms"]
+
+
 def test_serving_modes() -> None:
     assert cluster.check_serving_mode("vllm") == []
     assert names(cluster.check_serving_mode("ray")) == ["unknown-serving-mode"]
