@@ -157,6 +157,21 @@ def of_method(method: str) -> list[str]:
     return [name for name, one in load().formats.items() if method in one.methods]
 
 
+def documented() -> str:
+    """The table of docs/models.md: for vLLM, by place."""
+    lines = [
+        "| on | computes with | loads, and widens to 16 bits | does not load | nobody looked |",
+        "|---|---|---|---|---|",
+    ]
+    for place in PLACES:
+        cells = [
+            ", ".join(name for name, one in load().formats.items() if one.claim(place).how == how)
+            for how in ("native", "weights", "none", "unknown")
+        ]
+        lines.append(f"| {place} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def of_checkpoint(config: Mapping[str, Any]) -> list[str]:
     """The formats of a checkpoint, by the ``quantization_config`` of its config.json.
 

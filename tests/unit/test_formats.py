@@ -155,6 +155,11 @@ def test_an_unknown_one_is_named(config: dict[str, Any], said: str) -> None:
         formats.of_checkpoint(config)
 
 
+def test_the_page_shows_the_table() -> None:
+    page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    assert formats.documented() in page, "paste what ingot.formats.documented() gives"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

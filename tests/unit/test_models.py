@@ -36,6 +36,12 @@ def entry(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def test_a_format_that_no_table_has_is_refused() -> None:
+    models.parse_catalog({"a/b": entry(quantization=["int4-awq"])})
+    with pytest.raises(models.ModelError, match=r"files/formats\.yml has no format int5-awq"):
+        models.parse_catalog({"a/b": entry(quantization=["int5-awq"])})
+
+
 @pytest.mark.parametrize("name", ["models.yml", "models.rehearsal.yml"])
 def test_our_catalogues_are_valid_and_have_the_same_model(name: str) -> None:
     model = models.load_catalog(ROOT / "files" / name).model(SMOLLM)
