@@ -44,9 +44,9 @@ options:
     type: str
     default: ""
   timeout:
-    description: Seconds that the endpoint may be silent.
+    description: Seconds that the endpoint may be silent; by default as many as the gateway lets an engine be.
     type: int
-    default: 120
+    default: 600
 """
 
 EXAMPLES = r"""
@@ -75,6 +75,9 @@ answer:
 """
 
 
+CONNECT_SECONDS = 30  # a packet filter says nothing: no reason to wait for it as for an answer
+
+
 def tls(certificates: str) -> ssl.SSLContext:
     """Trust in these certificates and in no others, also where none of them is a root."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -91,9 +94,10 @@ def ask(
     host, port = str(there.hostname), there.port or {"https": 443, "http": 80}[there.scheme]
     connection = http.client.HTTPConnection(host, port)
     try:
-        connection.sock = socket.create_connection((address, port), timeout=timeout)
+        connection.sock = socket.create_connection((address, port), timeout=min(timeout, CONNECT_SECONDS))
         if there.scheme == "https":
             connection.sock = tls(certificates).wrap_socket(connection.sock, server_hostname=host)
+        connection.sock.settimeout(timeout)
         connection.request(
             "POST",
             f"{there.path}/v1/chat/completions",
@@ -126,7 +130,7 @@ def main() -> None:
             "key": {"type": "str", "required": True, "no_log": True},
             "question": {"type": "dict", "required": True},
             "certificates": {"type": "str", "default": ""},
-            "timeout": {"type": "int", "default": 120},
+            "timeout": {"type": "int", "default": 600},
         },
         supports_check_mode=True,
     )
