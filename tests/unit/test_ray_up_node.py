@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import pwd
+import re
 import subprocess
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from program import load
 
-SOURCE = Path(__file__).parents[2] / "roles/ray/files/ray_up.py"
+ROLE = Path(__file__).parents[2] / "roles/ray"
+SOURCE = ROLE / "files/ray_up.py"
 ENV = "# Managed by Ansible\nRAY_HEAD=:6379\nRAY_NODE_ADDRESS=\nRAY_NUM_CPUS=3\n"
 TOKEN = "t" * 48
+FURTHER = "HF_TOKEN=secret\n"
 
 
 class Node:
@@ -29,6 +33,7 @@ class Node:
             (root / "units" / f"ray-{name}.service").write_text("[Service]\nUser=ingot\n")
             (self.login / "ingot-ray" / f"{name}.env").write_text(ENV)
         (self.login / "ingot-ray/token").write_text(TOKEN + "\n")
+        (self.login / "ingot-ray/user.env").write_text(FURTHER)
         (self.login / "ray_bootstrap_key.pem").write_text("the key")
         self.config = self.login / "ray_bootstrap_config.yaml"
         self.configure({"~/ingot-ray": "~/ingot-ray"})
@@ -91,6 +96,19 @@ def test_a_head_gets_its_addresses_its_autoscaler_and_the_key_of_its_workers(nod
     assert node.service not in node.owned, "the home itself is not ours to give away"
     assert node.commands[0][:2] == ["systemctl", "enable"]
     assert node.commands[-1] == ["systemctl", "restart", "ray-head.service"]
+
+
+@pytest.mark.parametrize("role", ["head", "worker"])
+def test_every_file_without_which_the_unit_does_not_start_is_written(node: Node, role: str) -> None:
+    assert (node.head() if role == "head" else node.start("--address", "10.0.0.1")) == 0
+    required = re.findall("(?m)^EnvironmentFile=(?!-)(.*)$", (ROLE / "templates/ray.service.j2").read_text())
+    variables = yaml.safe_load((ROLE / "vars/main.yml").read_text())
+    files = [Path(variables.get(name.strip("{ }"), name)) for name in required]
+    assert len(files) >= 2
+    for file in files:
+        assert (node.etc / file.relative_to("/etc/ingot")).is_file(), file
+    further = node.etc / "ray-user.env"
+    assert (further.read_text(), further.stat().st_mode & 0o777) == (FURTHER, 0o600)
 
 
 def test_a_worker_gets_the_heads_address_and_nothing_of_the_launcher(node: Node) -> None:

@@ -4,9 +4,10 @@
     ingot-ray start --head --autoscaling-config FILE --files DIRECTORY [--instance ID --type NAME]
     ingot-ray start --address HEAD --files DIRECTORY [--instance ID --type NAME]
 
-``DIRECTORY`` is what playbooks/ray_config.yml had the launcher copy: the cluster's token, and the settings
-of head and worker, which are those that site.yml writes, without addresses. The flags of Ray are in the units
-and nowhere else. A refusal is one line that begins with ``ingot: refused:``.
+``DIRECTORY`` is what playbooks/ray_config.yml had the launcher copy: the cluster's token, the settings of
+head and worker, which are those that site.yml writes, without addresses, and the user's environment.
+The flags of Ray are in the units and nowhere else. A refusal is one line that begins with
+``ingot: refused:``.
 """
 
 from __future__ import annotations
@@ -155,10 +156,12 @@ def main(arguments: list[str] | None = None) -> int:
     account = unit_user(unit)
     text = read(options.files / f"{name}.env")
     port = setting(text, "RAY_HEAD").rpartition(":")[2]
+    further = read(options.files / "user.env")
     token = read(options.files / "token").strip()
     config = bring_launcher(options.autoscaling_config, account) if options.head else None
     write(ETC / "credentials" / "ray-token", token, 0o600)
     write(ETC / "ray.env", text, 0o644)
+    write(ETC / "ray-user.env", further, 0o600)
     write(ETC / "ray-up.env", settings(options, port, config), 0o644)
     return start(unit)
 

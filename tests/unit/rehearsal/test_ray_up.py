@@ -175,6 +175,7 @@ def test_rays_launcher_takes_the_file_and_starts_head_and_worker(ec2: LocalEc2, 
         f" --files {there}/ingot-ray --instance {head['InstanceId']} --type head"
     )
     assert (there / "ingot-ray/token").read_text() == (folder / "ray-token").read_text()
+    assert (there / "ingot-ray/user.env").is_file()
     settings = (there / "ingot-ray/head.env").read_text()
     assert "RAY_NUM_CPUS=3\n" in settings
     assert config["available_node_types"]["head"]["resources"] == {"CPU": 3, "ingot_replica": 1}
