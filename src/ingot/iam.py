@@ -53,3 +53,8 @@ def complaints(calls: Mapping[str, Iterable[str]], policies: Path = POLICIES) ->
             for action in lacking(actions(policies / name), seen)
         ]
     return lines
+
+
+def since(before: Mapping[str, Iterable[str]], now: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """What ``calls.json`` has now and had not before: not what somebody tried out in the region earlier."""
+    return {agent: sorted(set(seen) - set(before.get(agent, ()))) for agent, seen in now.items()}

@@ -171,6 +171,7 @@ class Rehearsal:
         with self.phases.phase("local region"):
             self.control.up()
             self.control.make_ready(self.image.architecture)
+            before = self.calls()
         with self.phases.phase("mirror"):
             mirror_content.ensure(self.control.settings, typer.echo, arm64=arm64)
         with self.phases.phase("image"):
@@ -180,7 +181,7 @@ class Rehearsal:
         with self.phases.phase("configure and ask"):
             self.playbook("site.yml")
         with self.phases.phase("examples, IAM policies"):
-            self.check_policies()
+            check_policies(iam.since(before, self.calls()))
             return self.show()
 
     def run(self, *command: str) -> None:
@@ -246,12 +247,10 @@ class Rehearsal:
             typer.echo(f"The cluster {self.cluster.name} is of another image ({', '.join(standing)})")
             self.playbook("playbooks/destroy.yml", "-e", f"destroy_confirm={self.cluster.name}")
 
-    def check_policies(self) -> None:
-        """Hold the IAM policies against the calls that were made."""
-        calls = json.loads((self.control.settings.state / "calls.json").read_text(encoding="utf-8"))
-        if complaints := iam.complaints(calls):
-            raise RehearsalError("files/iam does not allow what was called:\n  " + "\n  ".join(complaints))
-        typer.echo("files/iam allows every call that Packer and the playbooks made")
+    def calls(self) -> dict[str, list[str]]:
+        """What the region's API was asked for until now, by caller."""
+        file = self.control.settings.state / "calls.json"
+        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
 
     def show(self) -> list[str]:
         """Run the examples that the person gets, and return what to print."""
@@ -296,6 +295,17 @@ class Rehearsal:
         if process.poll() is not None:
             raise RehearsalError(f"`{shlex.join(command)}` ended with status {process.returncode}")
         return port
+
+
+def check_policies(calls: dict[str, list[str]]) -> None:
+    """Hold the IAM policies against the calls that were made.
+
+    Raises:
+        RehearsalError: a call that no policy allows.
+    """
+    if complaints := iam.complaints(calls):
+        raise RehearsalError("files/iam does not allow what was called:\n  " + "\n  ".join(complaints))
+    typer.echo("files/iam allows every call that Packer and the playbooks made")
 
 
 def commit_of(root: Path) -> str:

@@ -53,3 +53,11 @@ def test_a_call_that_its_policy_lacks_is_named_with_its_caller() -> None:
         "packer.json does not allow ec2:CopyImage, which Packer called",
         "ray-head.json does not allow ec2:DescribeImages, which ingot-ray-head called",
     ]
+
+
+def test_what_somebody_tried_out_before_is_not_held_against_the_policies() -> None:
+    tried = {"Boto3": ["iam:CreateRole", "ec2:DescribeImages"]}
+    now = {"Boto3": [*tried["Boto3"], "ec2:CopyImage"], "Ansible": ["ec2:CreateLaunchTemplate"]}
+    assert iam.complaints(iam.since(tried, now)) == [
+        "deploy.json does not allow ec2:CopyImage, which Boto3 called"
+    ]
