@@ -41,7 +41,8 @@ def here():
 print("ran on", *sorted(ray.get([here.remote() for _ in range(2)], timeout=120)))
 """
 AS_RAY = (
-    "cd /var/lib/ingot && env RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=/etc/ingot/credentials/ray-token"
+    "cd /var/lib/ingot && timeout 180 env RAY_AUTH_MODE=token"
+    " RAY_AUTH_TOKEN_PATH=/etc/ingot/credentials/ray-token"
     " /opt/ingot/venvs/vllm/bin/python -I"
 )
 
@@ -97,7 +98,7 @@ class RayCluster:
         return [
             node
             for node in self.nodes("worker")
-            if self.root(head, f"timeout 10 {program} --address {node['PrivateIpAddress']}").returncode == 0
+            if self.root(head, f"{program} --address {node['PrivateIpAddress']}").returncode == 0
         ]
 
 

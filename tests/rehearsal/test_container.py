@@ -27,8 +27,22 @@ pytestmark = pytest.mark.long
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 KEY = "sk-of-the-container-test-1"
+LIMITS = "--ulimit nofile=4096:4096 --ulimit nproc=4096:4096"
+# The machine's root is an overlay, on which the kernel lets no other be mounted, and its user root may not
+# raise limits that the host has set; both is otherwise on EC2. A build does not read its limits from here.
 BASE = f"""
 set -e
+mkdir -p /etc/containers
+cat >/etc/containers/storage.conf <<'END'
+[storage]
+driver = "vfs"
+runroot = "/run/containers/storage"
+graphroot = "/var/lib/containers/storage"
+END
+cat >/etc/containers/containers.conf <<'END'
+[containers]
+default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
+END
 apt-get -q update
 DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends podman
 tar -C / --one-file-system --exclude=./var/lib/containers --exclude=./var/cache/apt --exclude=./root -c . \
@@ -97,7 +111,8 @@ def archive(region: LocalRegion, machine: Any, tmp_path_factory: pytest.TempPath
         region,
         machine,
         "set -e\ncd /root/checkout\n"
-        "podman build --quiet --network=host -f files/containers/Containerfile -t localhost/ingot-x86"
+        f"podman build --quiet --network=host {LIMITS}"
+        " -f files/containers/Containerfile -t localhost/ingot-x86"
         " --build-arg BASE=localhost/base --build-arg IMAGE=x86"
         f" --build-arg VARIABLES='{json.dumps(given)}' .\n"
         "podman save --quiet --format oci-archive -o /root/image.tar localhost/ingot-x86\n"
