@@ -190,6 +190,8 @@ class Runner:
         self.child = subprocess.Popen(
             check.argv, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, start_new_session=True
         )
+        if self.stopped_by:  # the signal came before there was a child to end
+            self.end_child()
         try:
             return self.child.wait(check.limit * 60) == 0
         except subprocess.TimeoutExpired:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,11 +185,23 @@ def test_a_step_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
-def test_a_signal_ends_the_step_and_skips_the_rest(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["it runs", "it is being started"])
+def test_a_signal_ends_the_step_and_skips_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
     runner = Runner()
     previous = signal.signal(signal.SIGTERM, runner.on_signal)
+    start = subprocess.Popen
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return start(*arguments, **options)
+
     try:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        if when == "it runs":
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        else:
+            monkeypatch.setattr(ci.subprocess, "Popen", interrupted)
         started = time.monotonic()
         runner.run_all([check("long", "sleep 60"), check("next", f"touch {tmp_path}/ran")])
     finally:
