@@ -92,8 +92,8 @@ def static_checks() -> list[Check]:
     ]
 
 
-# A cluster of its own, which the rehearsal starts and asks as well.
-LONG_SCENARIOS = frozenset({"site"})
+# A cluster of its own, which the rehearsal starts and asks as well; a driver that is compiled twice.
+LONG_SCENARIOS = frozenset({"nvidia", "site"})
 
 
 def scenarios() -> list[str]:

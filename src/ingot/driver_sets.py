@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from ingot import accelerators
 from ingot.checkout import ROOT
+from ingot.plain import plain
 
 TABLE = ROOT / "files" / "driver-sets.yml"
 PATCHES = ROOT / "roles" / "nvidia" / "files" / "patches"
@@ -215,7 +216,7 @@ def given(sets: object) -> Table:
     Raises:
         DriverSetError: as for ``load``.
     """
-    return parse({"sets": sets}, "nvidia_sets")
+    return parse({"sets": plain(sets)}, "nvidia_sets")
 
 
 def parse(data: object, what: str) -> Table:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ingot import instance_types
 from ingot.checkout import ROOT
-from ingot.preflight import ami, fit, variables
+from ingot.preflight import ami, drivers, fit, variables
 from ingot.preflight.fit import GIB
 from ingot.preflight.refusal import Refusal
 
@@ -29,6 +29,8 @@ LAST_ROLE = "image_hygiene"
 
 #: The roles that bring an accelerator's driver.
 ACCELERATOR_ROLES = ("nvidia", "neuron")
+#: The role that installs a set of NVIDIA drivers, which must be right for the image's instance types.
+DRIVERS_ROLE = "nvidia"
 
 #: What playbooks/image.yml itself reads: Packer passes it.
 PLAYBOOK_VARIABLES = frozenset({"image_build"})
@@ -202,6 +204,11 @@ def refusals(name: str, given: Mapping[str, Any], root: Path = ROOT) -> list[Ref
     return [
         *variables.check_variables(given, options, playbooks | PLAYBOOK_VARIABLES),
         *check_compiled_for(name, catalog.images[name].core, given),
+        *(
+            drivers.refusals(given, catalog.images[name].instance_type)
+            if DRIVERS_ROLE in catalog.images[name].roles
+            else []
+        ),
     ]
 
 

@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ingot import formats
+from ingot.plain import plain
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 WEIGHTS = (".safetensors",)
@@ -111,7 +112,7 @@ def override_source(model_id: str, source: Mapping[str, Any]) -> ModelSource:
     Raises:
         ModelError: the kind is unknown, or the location does not fit it.
     """
-    values: dict[str, Any] = _plain(source)
+    values: dict[str, Any] = plain(source)
     if values.get("location"):
         values["location"] = f"{values['location'].rstrip('/')}/{check_model_id(model_id)}"
     try:
@@ -185,19 +186,10 @@ class Catalog(_Strict):
             ) from None
 
 
-def _plain(data: Any) -> Any:
-    """The data in Python's own containers: Ansible's lazy ones show their content only to Python code."""
-    if isinstance(data, Mapping):
-        return {key: _plain(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_plain(value) for value in data]
-    return data
-
-
 def parse_catalog(data: Any, name: str = "the catalogue") -> Catalog:
     """A catalogue from parsed YAML, which is either ``{models: {…}}`` or the mapping of models itself."""
     try:
-        data = _plain(data)
+        data = plain(data)
         return Catalog.model_validate(
             data if isinstance(data, dict) and "models" in data else {"models": data}
         )

@@ -45,6 +45,7 @@ def test_ansible_finds_the_filters_where_the_package_is() -> None:
 
 def test_no_two_files_give_a_filter_of_the_same_name() -> None:
     parts = (
+        filters.drivers,
         filters.images,
         filters.models,
         filters.preflight,

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from ingot.filters import images, models, preflight, sizing, topology, units
+from ingot.filters import drivers, images, models, preflight, sizing, topology, units
 
 FILTERS = (
-    images.FILTERS | models.FILTERS | preflight.FILTERS | sizing.FILTERS | topology.FILTERS | units.FILTERS
+    drivers.FILTERS
+    | images.FILTERS
+    | models.FILTERS
+    | preflight.FILTERS
+    | sizing.FILTERS
+    | topology.FILTERS
+    | units.FILTERS
 )
