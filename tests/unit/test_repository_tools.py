@@ -201,7 +201,7 @@ def test_a_signal_ends_the_step_and_skips_the_rest(
         if when == "it runs":
             threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
         else:
-            monkeypatch.setattr(ci.subprocess, "Popen", interrupted)
+            monkeypatch.setattr(subprocess, "Popen", interrupted)
         started = time.monotonic()
         runner.run_all([check("long", "sleep 60"), check("next", f"touch {tmp_path}/ran")])
     finally:
