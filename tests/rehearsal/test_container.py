@@ -193,7 +193,8 @@ def test_built_by_the_roles_and_served_by_the_unit(
     image = f"localhost/ingot-x86@{digest(archive)}"
     given = {"vllm_container_image": image, "vllm_container_archive": str(archive)}
     first = apply(region, machine, tmp_path, given)
-    assert first.returncode == 0
+    log = "journalctl --boot --unit=vllm --output=cat --no-pager | tail -n 40"
+    assert first.returncode == 0, run(region, machine, log)
     request = urllib.request.Request(
         f"http://{machine['PrivateIpAddress']}:8000/v1/chat/completions",
         data=json.dumps(question(MODEL)).encode(),
