@@ -36,9 +36,9 @@ class Outcome(Data):
 
     @property
     def verdict(self) -> str:
-        """``does not load``, ``right`` or ``WRONG``."""
+        """``does not work``, ``right`` or ``WRONG``."""
         if self.error:
-            return "does not load"
+            return "does not work"
         return "right" if abs(self.loss - self.loss_expected) <= self.bound else "WRONG"
 
     def line(self) -> str:
@@ -90,7 +90,7 @@ def page(trials: Trials) -> str:
     ]
     for outcome in trials.outcomes:
         if outcome.error:
-            lines.append(f"| `{outcome.name}` | does not load | | | | | {outcome.error.replace('|', '/')} |")
+            lines.append(f"| `{outcome.name}` | does not work | | | | | {outcome.error.replace('|', '/')} |")
             continue
         lines.append(
             f"| `{outcome.name}` | {outcome.verdict} | {outcome.loss:.4f} / {outcome.loss_expected:.4f}"

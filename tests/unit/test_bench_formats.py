@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
-from bench_formats import first_error
+from bench_formats import LIMIT_SECONDS, first_error, trial
+from bench_node import Node
 from format_results import Outcome, Trials, page
 
 
@@ -46,11 +49,23 @@ def test_the_first_exception_is_the_reason() -> None:
     assert first_error("") == "it said nothing"
 
 
+def test_a_format_that_never_ends_is_ended_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        def root(self, command: str) -> str:
+            assert f"RuntimeMaxSec={LIMIT_SECONDS}" in command
+            return "Using Dynamic4bitLinearKernel for it"
+
+    clock = iter([0.0, LIMIT_SECONDS + 1.0])
+    monkeypatch.setattr("bench_formats.time.monotonic", lambda: next(clock))
+    found = trial(cast(Node, Slow()), "int4-w4a8")
+    assert (found.error, found.kernels) == ("not done after 300 s", ["Dynamic4bitLinearKernel"])
+
+
 def test_the_page_has_speed_by_bf16_and_what_does_not_load() -> None:
     broken = Outcome(name="fp8-w8a8", error="NotImplementedError: a | b")
     text = page(trials(outcome("bf16", 2.0), outcome("int4-gptq", 2.0, speed=15), broken))
     assert "| `int4-gptq` | right | 2.0000 / 2.0000 | 0.000 | 0 MB | 1.50 / 1.50 | - |" in text
-    assert "| `fp8-w8a8` | does not load | | | | | NotImplementedError: a / b |" in text
+    assert "| `fp8-w8a8` | does not work | | | | | NotImplementedError: a / b |" in text
 
 
 def test_without_bf16_there_is_no_ratio() -> None:
