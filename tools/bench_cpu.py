@@ -181,6 +181,8 @@ def order(names: Sequence[str], number: int) -> list[str]:
 def measure(node: Node, rounds: int, names: Sequence[str]) -> Results:
     """Every variant under every load, ``rounds`` times."""
     bench = Bench(node)
+    engine = node.engine()
+    weights = node.root(f"stat -L -c %s {WEIGHTS}/*.safetensors")
     runs: list[Run] = []
     starts: list[Start] = []
     triads: list[float] = []
@@ -200,12 +202,11 @@ def measure(node: Node, rounds: int, names: Sequence[str]) -> Results:
             if variant == TUNED:
                 node.root("systemctl stop vllm")
                 triads.append(bench.triad())
-    weights = node.root(f"stat -L -c %s {WEIGHTS}/*.safetensors")
     return Results(
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         commit=commit(),
         machine=machine(),
-        vllm=node.engine(),
+        vllm=engine,
         model=MODEL,
         weight_bytes=sum(map(int, weights.split())),
         input_tokens=INPUT_TOKENS,

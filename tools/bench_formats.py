@@ -74,6 +74,7 @@ def main() -> int:
             node.root(f"install -d -o ingot -g ingot {SCRATCH}")
             probe = (ROOT / "tools/format_probe.py").read_text()
             node.root(f"cat > {SCRATCH}/format_probe.py", stdin=probe)
+            engine, extension = node.engine(), processor(node)
             outcomes = []
             for name in options.only or FORMATS:
                 outcomes.append(trial(node, name))
@@ -82,8 +83,8 @@ def main() -> int:
                 date=f"{datetime.now(UTC):%Y-%m-%d}",
                 commit=commit(),
                 machine=machine(),
-                engine=node.engine(),
-                extension=processor(node),
+                engine=engine,
+                extension=extension,
                 outcomes=outcomes,
             )
     except ToolError as problem:

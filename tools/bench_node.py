@@ -71,7 +71,7 @@ class Node:
 
     def engine(self) -> str:
         """What the node's engine is, in a few words."""
-        facts = json.loads(self.root("cat /usr/share/ingot/image.json"))["vllm"]
+        facts = json.loads(self.root("cat /usr/share/ingot/image.json"))["facts"]["vllm"]
         return f"vLLM {facts['vllm']} ({facts['distribution']}), torch {facts['torch']}"
 
 

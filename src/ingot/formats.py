@@ -160,7 +160,7 @@ def of_method(method: str) -> list[str]:
 def documented() -> str:
     """The table of docs/models.md: for vLLM, by place."""
     lines = [
-        "| on | computes with | loads, and widens to 16 bits | does not load | nobody looked |",
+        "| on | computes with | loads, and widens to 16 bits | does not work | nobody looked |",
         "|---|---|---|---|---|",
     ]
     for place in PLACES:
