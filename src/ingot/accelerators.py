@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -21,6 +21,7 @@ MIB_PER_GIB = 1024
 Generation = Literal["turing", "ampere", "ada", "hopper", "blackwell"]
 Families = Annotated[list[Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]], Field(min_length=1)]
 Positive = Annotated[int, Field(gt=0)]
+Row = TypeVar("Row", "GpuRow", "NeuronRow")
 
 
 class _Strict(BaseModel):
@@ -121,9 +122,7 @@ def load(path: Path = TABLE) -> Table:
 
 def gpu_of(instance_type: str) -> Gpu | None:
     """Its GPUs; None where it has none, or none that is supported, or where the type is not known."""
-    family = instance_types.family(instance_type)
-    row = next((row for row in load().gpus.values() if family in row.families), None)
-    count = _count(instance_type)
+    row, count = _row(load().gpus, instance_type), _count(instance_type)
     if row is None or not count:
         return None
     return Gpu(
@@ -133,9 +132,7 @@ def gpu_of(instance_type: str) -> Gpu | None:
 
 def neuron_of(instance_type: str) -> Neuron | None:
     """Its Neuron chips; None where it has none, or none that is supported, or where the type is not known."""
-    family = instance_types.family(instance_type)
-    row = next((row for row in load().neuron.values() if family in row.families), None)
-    count = _count(instance_type)
+    row, count = _row(load().neuron, instance_type), _count(instance_type)
     if row is None or not count:
         return None
     return Neuron(**row.model_dump(exclude={"families"}), count=count)
@@ -152,6 +149,11 @@ def types_of(name: str) -> list[str]:
     known = instance_types.load()
     found = [kind for kind in known if (device := gpu_of(kind) or neuron_of(kind)) and device.name == name]
     return sorted(found, key=lambda kind: (known[kind].accelerator_count, known[kind].vcpu))
+
+
+def _row(rows: dict[str, Row], instance_type: str) -> Row | None:
+    family = instance_types.family(instance_type)
+    return next((row for row in rows.values() if family in row.families), None)
 
 
 def _count(instance_type: str) -> int:
