@@ -5,11 +5,13 @@ And files/containers: a container by the roles of an image, which has no list of
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,12 @@ def test_the_unit_is_the_same_on_the_image_and_on_a_node() -> None:
     assert baked == container()
     elsewhere = values(container(serving_model_path="/data/weights"), "Volume")
     assert "/data/weights:/data/weights:ro" in elsewhere
+
+
+def test_its_limits_are_those_of_the_unit() -> None:
+    """What Podman is told to set it sets, or fails; what systemd may not raise it cuts to what it may."""
+    given = [value for value in values(container(), "PodmanArgs") if "limit" in value]
+    assert given == ["--pids-limit=0", "--ulimit=host"]
 
 
 def test_a_stop_outlasts_the_drain() -> None:
@@ -193,6 +201,35 @@ def test_the_unit_gets_the_image_of_the_role(variables: dict[str, Any], image: s
 def test_an_image_that_could_be_another_tomorrow_is_refused(
     tmp_path: Path, variables: dict[str, Any], said: str
 ) -> None:
+    assert said in refused_by_the_role(tmp_path, variables)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            {"index.json": '{"manifests": [{"digest": "sha256:0123"}]}'},
+            "does not hold " + IMAGE + ", but sha256:0123",
+        ),
+        ({"manifest.json": "[]"}, "is no OCI archive"),
+        ({"index.json": "[]"}, "is no OCI archive"),
+    ],
+)
+def test_an_archive_of_another_image_is_refused_before_it_is_copied(
+    tmp_path: Path, content: dict[str, str], said: str
+) -> None:
+    archive = tmp_path / "image.tar"
+    with tarfile.open(archive, "w") as tar:
+        for name, text in content.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text.encode()))
+    given = {"vllm_container_image": IMAGE, "vllm_container_archive": str(archive)}
+    assert said in refused_by_the_role(tmp_path, given)
+
+
+def refused_by_the_role(tmp_path: Path, variables: dict[str, Any]) -> str:
+    """What the role says of variables that it must not take."""
     play = {
         "hosts": "localhost",
         "connection": "local",
@@ -201,7 +238,7 @@ def test_an_image_that_could_be_another_tomorrow_is_refused(
     }
     (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
     given = {"vllm_method": "container", "ansible_facts": {"architecture": "x86_64"}} | variables
-    assert said in refused_by(tmp_path / "play.yml", given)
+    return refused_by(tmp_path / "play.yml", given)
 
 
 def refused_by(playbook: Path, variables: dict[str, Any]) -> str:

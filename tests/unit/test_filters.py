@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,13 +46,8 @@ def test_ansible_finds_the_filters_where_the_package_is() -> None:
 
 
 def test_no_two_files_give_a_filter_of_the_same_name() -> None:
-    parts = (
-        filters.drivers,
-        filters.images,
-        filters.models,
-        filters.preflight,
-        filters.sizing,
-        filters.topology,
-        filters.units,
-    )
+    parts = [
+        importlib.import_module(f"{filters.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(filters.__path__)
+    ]
     assert sum(len(part.FILTERS) for part in parts) == len(filters.FILTERS)

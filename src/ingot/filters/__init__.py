@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ingot.filters import drivers, images, models, preflight, sizing, topology, units
+from ingot.filters import containers, drivers, images, models, preflight, sizing, topology, units
 
 FILTERS = (
-    drivers.FILTERS
+    containers.FILTERS
+    | drivers.FILTERS
     | images.FILTERS
     | models.FILTERS
     | preflight.FILTERS
