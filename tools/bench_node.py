@@ -12,6 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ingot.rehearsal import cli as local
+from ingot.rehearsal.config import Settings
+from ingot.rehearsal.control import settings_of_running
+from ingot.rehearse import EXPECTED, Rehearsal
+from ingot.rehearse_target import TARGETS
 from steps import ROOT, ToolError
 
 INGOT = ROOT / ".venv/bin/ingot"
@@ -35,13 +40,12 @@ class Node:
     """The one node of the region and the cluster that are both called NAME."""
 
     def __init__(self) -> None:
-        self.env = {**os.environ, "INGOT_LOCAL_NAME": NAME, "INGOT_CLUSTER": NAME}
         self.key = Path.home() / ".config/ingot/rehearsal" / NAME / "ssh-key"
 
     def ingot(self, *arguments: str) -> None:
         """An `ingot local` command that must succeed, its output passing through."""
         argv = [str(INGOT), "local", *arguments]
-        if (status := subprocess.run(argv, env=self.env, cwd=ROOT, check=False).returncode) != 0:
+        if (status := subprocess.run(argv, cwd=ROOT, check=False).returncode) != 0:
             raise ToolError(f"`{shlex.join(argv)}` failed (status {status}); what it said is above")
 
     def playbook(self, name: str, variables: dict[str, Any]) -> None:
@@ -58,7 +62,6 @@ class Node:
         login = [str(INGOT), "local", "ssh", "--key", str(self.key), f"{NAME}-head", "--"]
         done = subprocess.run(
             [*login, f"sudo sh -c {shlex.quote(command)}"],
-            env=self.env,
             input=stdin,
             capture_output=True,
             text=True,
@@ -78,18 +81,16 @@ class Node:
 @contextmanager
 def prepared() -> Iterator[Node]:
     """A configured node; it and its region are removed however this ends."""
-    node = Node()
+    os.environ.update(INGOT_LOCAL_NAME=NAME, INGOT_CLUSTER=NAME)
     try:
-        node.ingot("up")
-        node.ingot("mirror")
-        node.ingot("run", "--", "packer", "init", "packer/x86.pkr.hcl")
-        extra = f"playbook_extra_vars={json.dumps({'vllm_compiler': True})}"
-        node.ingot("run", "--", "packer", "build", "-var", extra, "packer/x86.pkr.hcl")
-        node.playbook("playbooks/launch.yml", {})
-        node.playbook("site.yml", {})
-        yield node
+        try:
+            target = TARGETS["x86"].with_extra(COMMON)
+            Rehearsal(settings_of_running(Settings.from_environment()), target).prepare()
+        except EXPECTED as error:
+            raise ToolError(local.failure(error)) from error
+        yield Node()
     finally:
-        subprocess.run([INGOT, "local", "down", "--purge"], env=node.env, check=False)
+        subprocess.run([INGOT, "local", "down", "--purge"], check=False)
 
 
 def transient(unit: str, *options: str) -> list[str]:

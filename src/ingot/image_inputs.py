@@ -33,9 +33,13 @@ INSTALLED_FILES = ("vllm_lock",)
 """Variables that name a file of the controller whose contents decide what is installed."""
 
 
-def digest(root: Path, inventory: Path) -> str:
-    """The hash over all that a bake reads, and the inventory that is layered over the image's own."""
-    return _hash(root, [*_files(root, (*ON_THE_IMAGE, *AROUND_IT)), *inventory.rglob("*")])
+def digest(root: Path, inventory: Path, extra: Mapping[str, Any]) -> str:
+    """The hash over all that a bake reads.
+
+    With the inventory that is layered over the image's own, and the variables that outrank both.
+    """
+    files = _hash(root, [*_files(root, (*ON_THE_IMAGE, *AROUND_IT)), *inventory.rglob("*")])
+    return hashlib.sha256(f"{files} {_json(extra)}".encode()).hexdigest()[:32] if extra else files
 
 
 def record(variables: Mapping[str, Any], root: Path = ROOT) -> str:

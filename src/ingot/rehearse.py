@@ -26,8 +26,6 @@ from ingot import iam, image_inputs, instance_types, report
 from ingot import images as images_table
 from ingot.checkout import ROOT
 from ingot.preflight import refusal as told
-from ingot.preflight.launch import check_instance_type
-from ingot.preflight.variables import check_missing, check_values
 from ingot.rehearsal import cli as local
 from ingot.rehearsal import mirror_content
 from ingot.rehearsal.capacity import host_memory
@@ -35,77 +33,17 @@ from ingot.rehearsal.config import Settings
 from ingot.rehearsal.control import Control, settings_of_running
 from ingot.rehearsal.places import GIB
 from ingot.rehearsal.waiting import wait_for
+from ingot.rehearse_target import INVENTORY, TARGETS, RehearsalError, Target, inventory
 
 BIN = Path(sys.executable).parent
-INVENTORY = ROOT / "inventories/rehearsal"
 EXAMPLE_SECONDS = 300
 
 
-class RehearsalError(Exception):
-    """A phase failed; what it printed is above, the message says which command it was."""
-
-
-def inventory() -> dict[str, Any]:
-    """The variables of the rehearsal's inventory, which a person may have changed.
-
-    Raises:
-        RehearsalError: it cannot be read, or what is read here is not there or of another kind.
-    """
-    path = INVENTORY / "group_vars/all.yml"
-    try:
-        variables = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise RehearsalError(f"{path} cannot be read: {error}") from error
-    needed = ("serving_model_id", "gateway_port", "launch_instance_type", "launch_workers")
-    found = {name: variables[name] for name in needed if name in variables} if variables else {}
-    refusals = [
-        *check_missing(found, needed),
-        *check_values(found),
-        *(check_instance_type(str(found[needed[2]])) if needed[2] in found else []),
-    ]
-    if refusals:
-        raise RehearsalError(f"{path}: {told.report(refusals)}")
-    return found
-
-
-@dataclass(frozen=True)
-class Target:
-    """An image to rehearse, and what differs from the rehearsal's inventory to launch a cluster of it."""
-
-    image: str
-    variables: dict[str, str | int] = field(default_factory=dict)
-
-    @property
-    def template(self) -> str:
-        return f"packer/{self.image}.pkr.hcl"
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """For ansible-playbook."""
-        return ("-e", json.dumps(self.variables)) if self.variables else ()
-
-
-def _emulated(image: str, instance_type: str) -> Target:
-    """One node: an emulated core is slow, and the machine takes half of the host's memory."""
-    return Target(
-        image,
-        {
-            "launch_image": image,
-            "launch_instance_type": instance_type,
-            "launch_volume_gib": images_table.load().images[image].volume.size,
-            "launch_workers": 0,
-        },
-    )
-
-
-TARGETS = {
-    target.image: target
-    for target in (
-        Target("x86"),
-        _emulated("graviton3", "c7g.2xlarge"),
-        _emulated("graviton4", "c8g.2xlarge"),
-    )
-}
+EXPECTED = (RehearsalError, images_table.ImagesError, *local.EXPECTED)
+STAYS_UP = (
+    "The region stays up: mend it and run this again, or look around with `ingot local status` and"
+    " `ingot local shell`."
+)
 
 
 @dataclass(frozen=True)
@@ -117,8 +55,8 @@ class Cluster:
     gateway_port: int
 
     @classmethod
-    def of_inventory(cls) -> Cluster:
-        variables = inventory()
+    def of_inventory(cls, target: Target | None = None) -> Cluster:
+        variables = target.inventory() if target else inventory()
         name = os.environ.get("INGOT_CLUSTER") or "ingot"
         return cls(name, variables["serving_model_id"], variables["gateway_port"])
 
@@ -160,29 +98,38 @@ class Rehearsal:
         self.control = Control(settings, _step)
         self.target = target
         self.image = images_table.load().images[target.image]
-        self.cluster = Cluster.of_inventory()
+        self.cluster = Cluster.of_inventory(target)
         self.phases = Phases()
 
     def go(self) -> list[str]:
         """All of it; returns what to show at the end."""
-        if refusal := no_room(self.control.settings, host_memory(), self.target):
-            raise RehearsalError(refusal)
-        arm64 = self.image.architecture == "arm64"
-        with self.phases.phase("local region"):
-            self.control.up()
-            self.control.make_ready(self.image.architecture)
-            before = self.calls()
-        with self.phases.phase("mirror"):
-            mirror_content.ensure(self.control.settings, typer.echo, arm64=arm64)
-        with self.phases.phase("image"):
-            self.bake()
-        with self.phases.phase("launch"):
-            self.playbook("playbooks/launch.yml", *self.target.options)
-        with self.phases.phase("configure and ask"):
-            self.playbook("site.yml")
+        before = self.prepare()
         with self.phases.phase("examples, IAM policies"):
             check_policies(iam.since(before, self.calls()))
             return self.show()
+
+    def prepare(self) -> dict[str, list[str]]:
+        """A cluster that answers; returns the calls that the region had had before."""
+        self.bring_up()
+        before = self.calls()
+        with self.phases.phase("image"):
+            self.bake()
+        with self.phases.phase("launch"):
+            self.playbook("playbooks/launch.yml", **self.target.variables | self.target.extra)
+        with self.phases.phase("configure and ask"):
+            self.playbook("site.yml", **self.target.extra)
+        return before
+
+    def bring_up(self) -> None:
+        """The region, with what the image is made of."""
+        if refusal := no_room(self.control.settings, host_memory(), self.target):
+            raise RehearsalError(refusal)
+        architecture = self.image.architecture
+        with self.phases.phase("local region"):
+            self.control.up()
+            self.control.make_ready(architecture)
+        with self.phases.phase("mirror"):
+            mirror_content.ensure(self.control.settings, typer.echo, arm64=architecture == "arm64")
 
     def run(self, *command: str) -> None:
         """Run a command in the region, its output passing through.
@@ -196,17 +143,15 @@ class Rehearsal:
             self.control.command(command), cwd=ROOT, env=environment, check=False
         ).returncode
         if status != 0:
-            raise RehearsalError(
-                f"`{shlex.join(command)}` failed (status {status}). The region stays up: mend it and run this"
-                " again, or look around with `ingot local status` and `ingot local shell`."
-            )
+            raise RehearsalError(f"`{shlex.join(command)}` failed (status {status})")
 
-    def playbook(self, path: str, *options: str) -> None:
-        self.run("ansible-playbook", "-i", str(INVENTORY.relative_to(ROOT)), path, *options)
+    def playbook(self, path: str, **variables: Any) -> None:
+        extra = ("-e", json.dumps(variables)) if variables else ()
+        self.run("ansible-playbook", "-i", str(INVENTORY.relative_to(ROOT)), path, *extra)
 
     def bake(self) -> None:
         """``packer build``, unless an image of the same inputs is there."""
-        inputs = image_inputs.digest(ROOT, INVENTORY)
+        inputs = image_inputs.digest(ROOT, INVENTORY, self.target.baked)
         filters = [
             {"Name": f"tag:{image_inputs.TAG}", "Values": [inputs]},
             {"Name": "tag:ingot:image", "Values": [self.target.image]},
@@ -232,8 +177,11 @@ class Rehearsal:
         if refusals:
             raise RehearsalError(told.report(refusals))
         self.run("packer", "init", template)
-        tags = f"extra_tags={json.dumps({image_inputs.TAG: inputs})}"
-        self.run("packer", "build", "-var", tags, "-var", f"commit={commit_of(ROOT)}", template)
+        settings = {"extra_tags": json.dumps({image_inputs.TAG: inputs}), "commit": commit_of(ROOT)}
+        if self.target.baked:
+            settings["playbook_extra_vars"] = json.dumps(self.target.baked)
+        options = [part for name, value in settings.items() for part in ("-var", f"{name}={value}")]
+        self.run("packer", "build", *options, template)
 
     def end_cluster_of_other_images(self, images: set[str]) -> None:
         """A cluster of an older image is in the way of the builder's memory, and of the new image."""
@@ -245,7 +193,7 @@ class Rehearsal:
         standing = {node["ImageId"] for group in answer["Reservations"] for node in group["Instances"]}
         if standing - images:
             typer.echo(f"The cluster {self.cluster.name} is of another image ({', '.join(standing)})")
-            self.playbook("playbooks/destroy.yml", "-e", f"destroy_confirm={self.cluster.name}")
+            self.playbook("playbooks/destroy.yml", destroy_confirm=self.cluster.name)
 
     def calls(self) -> dict[str, list[str]]:
         """What the region's API was asked for until now, by caller."""
@@ -319,7 +267,7 @@ def commit_of(root: Path) -> str:
 
 def no_room(settings: Settings, host_bytes: int, target: Target = TARGETS["x86"]) -> str:
     """Why the cluster does not fit this host's memory; empty where it does."""
-    variables = inventory() | target.variables
+    variables = target.inventory()
     kind, count = variables["launch_instance_type"], 1 + variables["launch_workers"]
     node = instance_types.get(kind).memory_bytes * settings.memory_scale / GIB
     room = (host_bytes - settings.host_reserve_bytes) / GIB
@@ -328,7 +276,8 @@ def no_room(settings: Settings, host_bytes: int, target: Target = TARGETS["x86"]
     return (
         f"not enough memory: {count} nodes {kind} take {count * node:.1f} GiB here"
         f" ({settings.memory_scale:.0%} of their type's), and this host has {room:.1f} GiB for machines."
-        " Use a host with 24 GiB, or set launch_workers lower in inventories/rehearsal/group_vars/all.yml"
+        """ Use a host with 24 GiB, or fewer machines: --extra-vars '{"launch_workers": 1}',"""
+        " or launch_workers in inventories/rehearsal/group_vars/all.yml"
     )
 
 
@@ -357,16 +306,29 @@ def rehearse(
         str,
         typer.Option(help="Another row of packer/images.yml; those for Graviton are emulated, on one node."),
     ] = "x86",
+    extra_vars: Annotated[
+        str,
+        typer.Option(
+            "--extra-vars",
+            "-e",
+            metavar="JSON",
+            help="Variables that outrank the inventory, in bake, launch and site.yml:"
+            """ '{"launch_workers": 0, "serving_mode": "vllm"}'.""",
+        ),
+    ] = "{}",
 ) -> None:
     """Bake an image, launch three machines of it, make them a cluster and ask it: all on this machine."""
     rehearsal: Rehearsal | None = None
     if image not in TARGETS:
         raise typer.BadParameter(f"{image} cannot be rehearsed; these can: {', '.join(TARGETS)}")
     try:
-        rehearsal = Rehearsal(settings_of_running(Settings.from_environment()), TARGETS[image])
+        target = TARGETS[image].with_extra(_object(extra_vars))
+        rehearsal = Rehearsal(settings_of_running(Settings.from_environment()), target)
         shown = rehearsal.go()
-    except (RehearsalError, images_table.ImagesError, *local.EXPECTED) as error:
+    except EXPECTED as error:
         typer.secho(f"\nrehearse: {local.failure(error)}", fg="red", err=True)
+        if rehearsal and rehearsal.control.is_up():
+            typer.secho(STAYS_UP, err=True)
         raise typer.Exit(1) from error
     finally:
         if rehearsal and rehearsal.control.settings.state.is_dir():
@@ -376,6 +338,19 @@ def rehearse(
             )
             typer.echo("\n" + "\n".join(rehearsal.phases.table()))
     typer.echo("\n" + "\n".join(shown))
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The JSON object that an option holds."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise RehearsalError(f"--extra-vars is no JSON ({error}): {text}") from error
+    if not isinstance(value, dict):
+        raise RehearsalError(
+            f"""--extra-vars must be a JSON object, such as {{"launch_workers": 0}}: {text}"""
+        )
+    return value
 
 
 def _free(port: int) -> bool:

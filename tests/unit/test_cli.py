@@ -15,7 +15,7 @@ import pytest
 from botocore.config import Config
 from typer.testing import CliRunner
 
-from ingot import images, rehearse
+from ingot import images, rehearse, rehearse_target
 from ingot.cli import app
 from ingot.rehearsal import control, host
 from ingot.rehearsal.config import Settings
@@ -164,7 +164,7 @@ def test_a_rehearsal_with_a_broken_inventory(
     path = tmp_path / "group_vars/all.yml"
     path.parent.mkdir()
     path.write_text(text)
-    monkeypatch.setattr(rehearse, "INVENTORY", tmp_path)
+    monkeypatch.setattr(rehearse_target, "INVENTORY", tmp_path)
     monkeypatch.setattr(Control, "up", lambda _: pytest.fail("it went on"))
     answer = refused("rehearse")
     assert str(path) in answer and said in answer

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -15,6 +17,8 @@ from ingot import image_inputs, images, instance_types, rehearse
 from ingot.checkout import ROOT
 from ingot.cli import app
 from ingot.rehearsal.config import Settings
+from ingot.rehearsal.control import Control
+from ingot.rehearse_target import INVENTORY, TARGETS
 
 SPEC = """argument_specs:
   main:
@@ -37,21 +41,78 @@ def test_a_host_too_small_for_the_cluster_is_refused_before_anything_is_made(tmp
 
 def test_every_image_of_the_table_can_be_rehearsed() -> None:
     known = images.load().images
-    assert rehearse.TARGETS.keys() == known.keys()
-    for name, target in rehearse.TARGETS.items():
+    assert TARGETS.keys() == known.keys()
+    for name, target in TARGETS.items():
         assert (ROOT / target.template).is_file()
         kind = str(target.variables.get("launch_instance_type", known[name].instance_type))
         assert instance_types.get(kind).arch == known[name].architecture
-        inventory = yaml.safe_load((rehearse.INVENTORY / "group_vars/all.yml").read_text())
+        inventory = yaml.safe_load((INVENTORY / "group_vars/all.yml").read_text())
         launched = inventory | target.variables
         assert launched["launch_volume_gib"] >= known[name].volume.size
-    assert rehearse.no_room(Settings(cache=Path("/")), 23 << 30, rehearse.TARGETS["graviton3"]) == ""
+    assert rehearse.no_room(Settings(cache=Path("/")), 23 << 30, TARGETS["graviton3"]) == ""
 
 
 def test_another_image_is_refused_by_name() -> None:
     done = CliRunner().invoke(app, ["rehearse", "--image", "graviton2"])
     assert done.exit_code == 2
     assert "graviton2 cannot be rehearsed" in " ".join(done.output.replace("│", "").split())
+
+
+def test_variables_of_a_persons_reach_bake_launch_and_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+    api = SimpleNamespace(
+        describe_images=lambda **_: {"Images": []}, describe_instances=lambda **_: {"Reservations": []}
+    )
+    monkeypatch.setattr(Control, "ec2", api)
+    monkeypatch.setattr(rehearse.Rehearsal, "bring_up", lambda _: None)
+    monkeypatch.setattr(rehearse.Rehearsal, "run", lambda _, *command: ran.append(list(command)))
+    monkeypatch.setattr(images, "check_packer", lambda *_: [])
+    monkeypatch.setattr(images, "base_refusals", lambda *_: (None, []))
+    extra = {"vllm_compiler": True, "launch_workers": 0}
+    target = TARGETS["x86"].with_extra(extra)
+    rehearse.Rehearsal(Settings(cache=tmp_path, state_root=tmp_path), target).prepare()
+    _, build, launch, site = ran
+    # A launch of fewer machines is of the same image.
+    assert 'playbook_extra_vars={"vllm_compiler": true}' in build
+    assert [command[-1] for command in (launch, site)] == [json.dumps(extra)] * 2
+    other = TARGETS["x86"].with_extra({"gateway_port": 9090})
+    assert rehearse.Cluster.of_inventory(other).gateway_port == 9090
+
+
+def test_another_value_on_the_image_means_another_image(repository: Path) -> None:
+    inventory = repository / "inventories/rehearsal"
+    made = {digest(repository)} | {
+        image_inputs.digest(repository, inventory, {"vllm_compiler": value}) for value in (True, False)
+    }
+    assert len(made) == 3
+
+
+def test_fewer_machines_fit_a_smaller_host() -> None:
+    alone = TARGETS["x86"].with_extra({"launch_workers": 0})
+    assert rehearse.no_room(Settings(cache=Path("/")), 16 << 30, alone) == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("{", "--extra-vars is no JSON"),
+        ("[]", "--extra-vars must be a JSON object"),
+        ('{"launch_workrs": 0}', "Write 'launch_workers' if that is meant"),
+        ('{"launch_workers": "two"}', "launch_workers is 'two'"),
+        ('{"launch_instance_type": "m7i.lrge"}', "unknown-instance-type"),
+        ('{"cluster_name": "blue"}', "Set INGOT_CLUSTER in the environment instead"),
+        ('{"launch_image": "graviton3"}', "Name it with --image instead"),
+    ],
+)
+def test_variables_that_would_go_astray_are_refused(
+    given: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Control, "up", lambda _: pytest.fail("it went on"))
+    done = CliRunner().invoke(app, ["rehearse", "--extra-vars", given])
+    assert done.exit_code == 1
+    assert said in done.output
 
 
 def checkout(root: Path) -> Path:
@@ -79,7 +140,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def digest(repository: Path) -> str:
-    return image_inputs.digest(repository, repository / "inventories/rehearsal")
+    return image_inputs.digest(repository, repository / "inventories/rehearsal", {})
 
 
 @pytest.mark.parametrize(
@@ -182,7 +243,7 @@ def test_a_changed_role_means_to_install(repository: Path) -> None:
 def test_the_key_is_where_the_inventory_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     monkeypatch.setenv("INGOT_CLUSTER", "blue")
-    variables = yaml.safe_load((rehearse.INVENTORY / "group_vars/all.yml").read_text())
+    variables = yaml.safe_load((INVENTORY / "group_vars/all.yml").read_text())
     home = "{{ lookup('ansible.builtin.env', 'HOME') }}"
     written = (
         variables["ingot_config_dir"].replace(home, "/home/somebody").replace("{{ cluster_name }}", "blue")
