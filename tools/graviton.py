@@ -1,11 +1,13 @@
-"""Bakes graviton3 on the local EC2, launches an instance of it, and tests that.
+"""Bakes an image for Graviton on the local EC2, launches an instance of it, and tests that.
 
     graviton.py           compile vLLM on the emulated machine, whatever the wheel store has
     graviton.py --stored  only if the wheel store has that vLLM, so that nothing is compiled
+    graviton.py --needed  take that vLLM from the wheel store, and compile it if it is not there
 
-What is compiled goes into the wheel store (~/.cache/ingot/wheels). If it is there already, the extension that
-was compiled now must be the same byte by byte. The region is INGOT_LOCAL_NAME's; the instance ends
-when all is well, the image stays until the next bake.
+The image is graviton3 unless --image says graviton4. What is compiled goes into the wheel store
+(~/.cache/ingot/wheels). If it is there already, the extension that was compiled now must be the same byte by
+byte. The region is INGOT_LOCAL_NAME's; the instance ends when all is well, the image stays until the next
+bake.
 """
 
 from __future__ import annotations
@@ -25,23 +27,27 @@ from typing import Any
 
 import yaml
 
+from ingot import images
 from ingot.rehearsal.config import Settings
 from ingot.rehearsal.control import Control, settings_of_running
-from steps import ROOT, ToolError, cache_dir, fail, step, versions
+from steps import LEFT_OUT, ROOT, ToolError, cache_dir, fail, remark, step, versions
 
 sys.path.insert(0, str(ROOT / "roles/vllm/files"))  # what runs on a builder
 
 from ingot_vllm import RefusedError, builder, cores, patching, wheel
 
-IMAGE = "graviton3"
-CORE = "neoverse-v1"
+IMAGES = {name: image.core for name, image in images.load().images.items() if image.architecture == "arm64"}
+"""Their names, and the cores that their vLLM is compiled for."""
 FILES = ROOT / "roles/vllm/files"
 BIN = Path(sys.executable).parent
 
 
-def wanted(root: Path = ROOT) -> dict[str, Any]:
-    """What this checkout decides of a wheel's inputs. The rest is Debian's: compiler, Python, allocator."""
-    core = cores.find(CORE)
+def wanted(image: str, root: Path = ROOT) -> dict[str, Any]:
+    """What this checkout decides of the inputs of an image's wheel.
+
+    The rest is Debian's: compiler, Python, allocator.
+    """
+    core = cores.find(IMAGES[image])
     sources = yaml.safe_load((root / "files/locks/sources.yml").read_text())
     patches = patching.wanted(FILES / "source-patches", "sdist", ("no-acl",))
     return {
@@ -97,67 +103,80 @@ def keep(made: Path, store: Path) -> str:
                 f"two builds from the same inputs differ: _C.abi3.so of {made} and of {kept}. Compare them, "
                 "then remove the one that you do not trust"
             )
-        return f"{kept.name}: the extension is the same, byte by byte, as that of the wheel in {store}"
+        return f"two builds of {kept.name} have the same extension, byte by byte"
     store.mkdir(parents=True, exist_ok=True)
     shutil.copy(made, store / f".{made.name}.partial")
     (store / f".{made.name}.partial").replace(kept)
-    return f"{kept.name} is in {store} now"
+    return f"{kept.name} is in the wheel store now: the first build of these inputs, compared with no other"
 
 
-def run(*command: str | Path, **environment: str) -> None:
-    """A command whose output passes through."""
-    env = {**os.environ, "INGOT_CLUSTER": IMAGE, **environment}
+def run(image: str, *command: str | Path) -> None:
+    """A command of the image's cluster, whose output passes through."""
+    env = {**os.environ, "INGOT_CLUSTER": image}
     status = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
     if status != 0:
         raise ToolError(f"exit status {status} from: {' '.join(map(str, command))}")
 
 
-def forget_image() -> None:
+def forget(image: str) -> None:
     """An image that was made of the same inputs would not be baked again."""
     control = Control(settings_of_running(Settings.from_environment()))
     if control.is_up():
-        filters = [{"Name": "tag:ingot:image", "Values": [IMAGE]}]
-        for image in control.ec2.describe_images(Owners=["self"], Filters=filters)["Images"]:
-            control.ec2.deregister_image(ImageId=image["ImageId"])
+        filters = [{"Name": "tag:ingot:image", "Values": [image]}]
+        for found in control.ec2.describe_images(Owners=["self"], Filters=filters)["Images"]:
+            control.ec2.deregister_image(ImageId=found["ImageId"])
 
 
-def rehearse(store: Path, *tests: str) -> None:
+def rehearse(image: str, store: Path, *tests: str) -> None:
     """Bake with this store, launch, configure, ask, test, destroy. What failed stays, to be looked at."""
-    forget_image()
+    forget(image)
     extra = json.dumps({"vllm_wheel_store": str(store)})
-    run(BIN / "ingot", "rehearse", "--image", IMAGE, PKR_VAR_playbook_extra_vars=extra)
-    run(BIN / "pytest", "tests/graviton", *tests)
+    run(image, BIN / "ingot", "rehearse", "--image", image, "--extra-vars", extra)
+    run(image, BIN / "pytest", "tests/graviton", *tests)
     playbook = ("ansible-playbook", "-i", "inventories/rehearsal", "playbooks/destroy.yml")
-    run(BIN / "ingot", "local", "run", "--", *playbook, "-e", f"destroy_confirm={IMAGE}")
+    run(image, BIN / "ingot", "local", "run", "--", *playbook, "-e", f"destroy_confirm={image}")
+
+
+def bake_stored(image: str, store: Path) -> int:
+    """Only with what the store has."""
+    with step(f"vLLM for {IMAGES[image]} in {store}") as state:
+        found, others = stored(store, wanted(image))
+        state.note = ", ".join(path.name for path in found) or "\n    ".join(["none", *others])
+    if not found:
+        remark(f"no vLLM for {image} in the wheel store, and nothing compiled here (`make test-full` does)")
+        return LEFT_OUT
+    rehearse(image, store, "-m", "not long")
+    return 0
+
+
+def bake_compiled(image: str, store: Path) -> int:
+    """With a store that has nothing; then hold what was compiled against what the real one has."""
+    with tempfile.TemporaryDirectory(prefix="ingot-wheels-") as fresh:
+        try:
+            rehearse(image, Path(fresh))
+        finally:  # what was compiled and proved is worth keeping, whatever came after it
+            for made in Path(fresh).glob("*.whl"):
+                remark(keep(made, store))
+    return 0
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--stored", action="store_true", help="do nothing unless the wheel store has that vLLM"
-    )
+    parser.add_argument("--image", choices=list(IMAGES), default="graviton3", help="default: graviton3")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--stored", action="store_true", help="nothing unless the wheel store has that vLLM")
+    mode.add_argument("--needed", action="store_true", help="compile only if the wheel store lacks that vLLM")
     options = parser.parse_args(argv)
     store = cache_dir() / "wheels"
     try:
         if options.stored:
-            with step(f"vLLM for {CORE} in {store}") as state:
-                found, others = stored(store, wanted())
-                state.note = ", ".join(path.name for path in found) or "\n    ".join(
-                    [f"none: {IMAGE} is not baked here (`make test-full` compiles it)", *others]
-                )
-            if found:
-                rehearse(store, "-m", "not long")
+            return bake_stored(options.image, store)
+        if options.needed:
+            rehearse(options.image, store, "-m", "not long")
             return 0
-        with tempfile.TemporaryDirectory(prefix="ingot-wheels-") as fresh:
-            try:
-                rehearse(Path(fresh))
-            finally:  # what was compiled and proved is worth keeping, whatever came after it
-                for made in Path(fresh).glob("*.whl"):
-                    with step("Into the wheel store") as state:
-                        state.note = keep(made, store)
+        return bake_compiled(options.image, store)
     except ToolError as problem:
         return fail(problem)
-    return 0
 
 
 if __name__ == "__main__":

@@ -19,6 +19,9 @@ sys.path.insert(0, str(ROOT / "src"))  # not installed yet when bootstrap.py run
 
 from ingot.rehearsal.places import cache_of  # noqa: E402  (found through the line above)
 
+LEFT_OUT = 77
+"""Exit status of a step of tools/ci.py that found nothing to do here; its remark says why."""
+
 
 class ToolError(Exception):
     """Something a person has to mend; the message says what, and what to do. Printed without a traceback."""
@@ -102,6 +105,13 @@ def tracked(*patterns: str) -> list[str]:
         check=True,
     ).stdout
     return sorted({name for name in listed.split("\0") if name and (ROOT / name).is_file()})
+
+
+def remark(text: str) -> None:
+    """Say what a step came to, and leave it for the report of tools/ci.py."""
+    print(f"    {text}", flush=True)
+    if path := os.environ.get("INGOT_STEP_REMARK"):
+        Path(path).write_text(text)
 
 
 def fail(problem: ToolError) -> int:

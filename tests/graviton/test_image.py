@@ -1,7 +1,7 @@
-"""An instance of the image graviton3, emulated: what was compiled runs, and is right after two boots.
+"""An instance of an image for Graviton, emulated: what was compiled runs, and is right after two boots.
 
-The cluster is the one that `ingot rehearse --image graviton3` left in the region (INGOT_LOCAL_NAME), called
-INGOT_CLUSTER.
+The cluster is the one that `ingot rehearse --image graviton3` (or graviton4) left in the region
+(INGOT_LOCAL_NAME), called INGOT_CLUSTER. Of which image it is, its head's tag says.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from ingot_vllm import cores
 from live_cluster import LiveCluster
 from local_region import LocalRegion, eventually
 
+import graviton
 from ingot.rehearse import Cluster
 
 PROMPT = "The capital of France is"
@@ -30,8 +32,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
         key=known.key_file.with_name("ssh-key"),
     )
     live = LiveCluster(region, known)
-    assert live.heads, "no cluster here: run `ingot rehearse --image graviton3` first"
+    assert live.heads, f"no cluster {known.name} here: run `ingot rehearse --image graviton3` first"
     yield live
+
+
+@pytest.fixture(scope="module")
+def image(cluster: LiveCluster) -> str:
+    """The name of the image, as the instance is tagged."""
+    return next(str(tag["Value"]) for tag in cluster.heads[0]["Tags"] if tag["Key"] == "ingot:image")
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +48,21 @@ def manifest(cluster: LiveCluster) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def test_the_image_says_what_was_compiled_and_that_it_was_proved(manifest: dict[str, Any]) -> None:
-    assert manifest["image"] == "graviton3"
+def test_the_image_says_what_was_compiled_and_that_it_was_proved(
+    image: str, manifest: dict[str, Any]
+) -> None:
+    core = cores.find(graviton.IMAGES[image])
+    assert manifest["image"] == image
     facts = manifest["facts"]["vllm"]
     compiled = facts["compiled"]
     assert facts["method"] == "source"
-    assert (compiled["cpu"], compiled["flag"]) == ("neoverse-v1", "-mcpu=neoverse-v1")
+    assert (compiled["cpu"], compiled["flag"]) == (core.name, f"-mcpu={core.name}")
     assert compiled["acl"] is False
     assert compiled["files"] > 200
     (extension,) = (facts for name, facts in compiled["libraries"].items() if name.endswith("/_C.abi3.so"))
     assert extension["lacking"] == 0
-    assert extension["sve"] > 500 and extension["bf16"] > 5000 and extension["i8mm"] > 2000
+    assert core.floors
+    assert {kind: extension[kind] for kind, least in core.floors.items() if extension[kind] < least} == {}
     assert "nvpl" in facts["blas"]
 
 

@@ -1,26 +1,18 @@
-"""The tools that prepare a machine and run the checks: refusals, skips, what a failing step leads to."""
+"""The tools that prepare a machine: refusals and skips."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-import signal
 import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import bootstrap
-import ci
 import packer_build
 import steps
 import unchanged
-from ci import Check, Outcome, Runner
 from steps import ROOT, ToolError
 
 PINS = steps.versions()
@@ -161,78 +153,6 @@ def test_the_modules_require_the_pinned_versions() -> None:
         assert f"require {program.package} v{PINS[program.pin]}\n" in module
 
 
-def check(name: str, script: str, limit: float = 1) -> Check:
-    return Check(name, "test", ("sh", "-c", script), limit=limit)
-
-
-def test_steps_after_a_failure_are_not_run(tmp_path: Path) -> None:
-    runner = Runner()
-    runner.run_all([check("a", "true"), check("b", "false"), check("c", f"touch {tmp_path}/ran")])
-    assert [outcome.status for outcome in runner.outcomes] == ["passed", "failed", "skipped"]
-    assert not (tmp_path / "ran").exists()
-    assert ci.totals(runner.outcomes) == "1 passed, 1 failed, 1 skipped"
-
-
-def test_a_step_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
-    runner = Runner()
-    runner.run_all([check("hangs", f"sleep 77 & echo $! > {tmp_path}/pid; wait", limit=0.5 / 60)])
-    assert runner.outcomes[0].status == "failed"
-    process = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
-    # Gone, or dead and waiting for whoever is init here to notice.
-    deadline = time.monotonic() + 10
-    while process.exists() and process.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@pytest.mark.parametrize("when", ["it runs", "it is being started"])
-def test_a_signal_ends_the_step_and_skips_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
-    runner = Runner()
-    previous = signal.signal(signal.SIGTERM, runner.on_signal)
-    start = subprocess.Popen
-
-    def interrupted(*arguments: Any, **options: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGTERM)
-        return start(*arguments, **options)
-
-    try:
-        if when == "it runs":
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        else:
-            monkeypatch.setattr(subprocess, "Popen", interrupted)
-        started = time.monotonic()
-        runner.run_all([check("long", "sleep 60"), check("next", f"touch {tmp_path}/ran")])
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-    assert time.monotonic() - started < 20
-    assert [outcome.status for outcome in runner.outcomes] == ["failed", "skipped"]
-    assert not (tmp_path / "ran").exists()
-
-
-def test_the_report_has_commit_results_and_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ci, "REPORT", tmp_path / "report.md")
-    ci.write_report([Outcome(check("one", ""), "passed", 61.0)], 75.0)
-    text = (tmp_path / "report.md").read_text()
-    assert "| one | passed | 1 min 01 s |" in text
-    assert "- Result: 1 passed, 0 failed in 1 min 15 s" in text
-
-
-def test_two_runs_do_not_share_the_region(tmp_path: Path) -> None:
-    """The second would purge the first one's machines."""
-    with (tmp_path / "ci.lock").open("w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        assert not ci.claim_region(tmp_path / "ci.lock")
-    assert ci.claim_region(tmp_path / "ci.lock")
-
-
-def test_the_cheapest_checks_come_first() -> None:
-    groups = list(dict.fromkeys(check.group for check in ci.checks() if not check.long))
-    assert groups[:3] == ["lint", "unit", "source"]
-    assert groups.index("rehearse") < groups.index("docs")
-
-
 RECAP = (
     "PLAY RECAP ****\n10.0.0.1 : ok=9  changed={}  unreachable=0\n10.0.0.2 : ok=9  changed=0  unreachable=0\n"
 )
@@ -252,9 +172,3 @@ def test_a_second_run_must_change_nothing(
 ) -> None:
     assert unchanged.main(["sh", "-c", script]) == status
     assert said in capsys.readouterr().out
-
-
-def test_every_step_names_a_program_that_is_there() -> None:
-    for item in ci.checks():
-        assert Path(item.argv[0]).exists(), item.name
-    assert sys.executable.startswith(str(ROOT / ".venv"))
