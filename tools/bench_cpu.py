@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from bench_node import MODEL, PYTHON, SCRATCH, WEIGHTS, Node, commit, machine, prepared, transient
+from bench_node import ALONE, MODEL, PYTHON, SCRATCH, WEIGHTS, Node, commit, machine, prepared, transient
 from bench_results import (
     ANEW,
     CACHED,
@@ -238,7 +238,7 @@ def main() -> int:
     names = [name for name in VARIANTS if not options.only or name in options.only]
     try:
         run([uv(), "sync", "--quiet", "--locked", "--inexact", "--group", "bench"])  # what draws the plots
-        with prepared() as node:
+        with prepared("x86", ALONE) as node:
             results = measure(node, options.rounds, names)
         write(results)
     except ToolError as problem:

@@ -27,7 +27,7 @@ PYTHON = "/opt/ingot/venvs/vllm/bin/python"
 SCRATCH = "/var/cache/ingot/bench"
 
 # The rehearsal's inventory has these off, for its three nodes share two cores; this one has them to itself.
-COMMON: dict[str, Any] = {
+ALONE: dict[str, Any] = {
     "serving_mode": "vllm",
     "vllm_compiler": True,
     "serving_enforce_eager": False,
@@ -49,8 +49,8 @@ class Node:
             raise ToolError(f"`{shlex.join(argv)}` failed (status {status}); what it said is above")
 
     def playbook(self, name: str, variables: dict[str, Any]) -> None:
-        """Run one with the variables of every node that is measured on, and these."""
-        extra = json.dumps({**COMMON, **variables})
+        """Run one with the variables of every native node that is measured on, and these."""
+        extra = json.dumps({**ALONE, **variables})
         self.ingot("run", "--", "ansible-playbook", "-i", "inventories/rehearsal", name, "-e", extra)
 
     def root(self, command: str, *, stdin: str = "") -> str:
@@ -79,12 +79,12 @@ class Node:
 
 
 @contextmanager
-def prepared() -> Iterator[Node]:
-    """A configured node; it and its region are removed however this ends."""
+def prepared(image: str, variables: dict[str, Any]) -> Iterator[Node]:
+    """A configured node of an image; it and its region are removed however this ends."""
     os.environ.update(INGOT_LOCAL_NAME=NAME, INGOT_CLUSTER=NAME)
     try:
         try:
-            target = TARGETS["x86"].with_extra(COMMON)
+            target = TARGETS[image].with_extra(variables)
             Rehearsal(settings_of_running(Settings.from_environment()), target).prepare()
         except EXPECTED as error:
             raise ToolError(local.failure(error)) from error

@@ -4,6 +4,8 @@ Run it on a node, with the engine's Python:
 
     format_probe.py FORMAT MODEL SCRATCH     prints one line of JSON, after `RESULT `
 
+with `--tokens N` for a shorter text, and `--untimed` where the processor is emulated.
+
 It rounds the model's weights to the format (to nearest, with no calibration: what is tested is the
 engine's kernel and not how well a model was quantised), computes the log-probabilities of a text in fp32
 with exactly those rounded weights by transformers, and holds the engine's against them. A kernel that is
@@ -12,11 +14,11 @@ right differs by the rounding of bf16, and of activations where the format round
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import shutil
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -239,13 +241,28 @@ def reference(meant: Weights, model: Path, tokens: list[int]) -> list[float]:
     return [float(value) for value in of_next[:, 0]]
 
 
-def probe(name: str, model: Path, scratch: Path) -> dict[str, Any]:
-    """All that is asked of one format."""
+def speed(engine: Any, tokens: list[int]) -> dict[str, float]:
+    """Tokens a second, by prompts at a time."""
+    from vllm import SamplingParams
+
+    forced = SamplingParams(max_tokens=64, ignore_eos=True, temperature=0)
+    speeds = {}
+    for batch in (1, 16):
+        prompts = [{"prompt_token_ids": tokens[at : at + 16]} for at in range(batch)]
+        engine.generate(prompts, SamplingParams(max_tokens=4, ignore_eos=True))  # the first is slower
+        started = time.perf_counter()
+        engine.generate(prompts, forced)
+        speeds[str(batch)] = batch * 64 / (time.perf_counter() - started)
+    return speeds
+
+
+def probe(name: str, model: Path, scratch: Path, most: int | None, *, timed: bool) -> dict[str, Any]:
+    """All that is asked of one format, with the first ``most`` tokens of the text."""
     from safetensors.torch import load_file
     from transformers import AutoTokenizer
 
     convert, online = FORMATS[name]
-    tokens = AutoTokenizer.from_pretrained(model)(TEXT)["input_ids"]
+    tokens = AutoTokenizer.from_pretrained(model)(TEXT)["input_ids"][:most]
     made = convert(load_file(model / "model.safetensors"))
     target = scratch / name
     checkpoint(made, model, target)
@@ -272,14 +289,6 @@ def probe(name: str, model: Path, scratch: Path) -> dict[str, Any]:
         place[token].logprob for place, token in zip(answer.prompt_logprobs[1:], tokens[1:], strict=True)
     ]
     apart = sorted(abs(one - other) for one, other in zip(found, expected, strict=True))
-    forced = SamplingParams(max_tokens=64, ignore_eos=True, temperature=0)
-    speeds = {}
-    for batch in (1, 16):
-        prompts = [{"prompt_token_ids": tokens[at : at + 16]} for at in range(batch)]
-        engine.generate(prompts, SamplingParams(max_tokens=4, ignore_eos=True))  # the first is slower
-        started = time.perf_counter()
-        engine.generate(prompts, forced)
-        speeds[str(batch)] = batch * 64 / (time.perf_counter() - started)
     return {
         "bytes": size,
         "loss": -statistics.fmean(found),
@@ -287,13 +296,20 @@ def probe(name: str, model: Path, scratch: Path) -> dict[str, Any]:
         "apart_median": statistics.median(apart),
         "apart_p99": apart[int(len(apart) * 0.99)],
         "tokens": len(apart),
-        "tokens_s": speeds,
+        "tokens_s": speed(engine, tokens) if timed else {},
     }
 
 
 def main() -> None:
-    name, model, scratch = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    print("RESULT " + json.dumps(probe(name, model, scratch)), flush=True)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("format", choices=list(FORMATS))
+    parser.add_argument("model", type=Path)
+    parser.add_argument("scratch", type=Path)
+    parser.add_argument("--tokens", type=int)
+    parser.add_argument("--untimed", action="store_true")
+    asked = parser.parse_args()
+    found = probe(asked.format, asked.model, asked.scratch, asked.tokens, timed=not asked.untimed)
+    print("RESULT " + json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

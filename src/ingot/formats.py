@@ -27,7 +27,8 @@ How = Literal["native", "weights", "none", "unknown"]
 Proof = Literal["silicon", "emulated", "native-x86", "stub", "source", "documentation", "unproved"]
 
 GPUS: tuple[Place, ...] = get_args(accelerators.Generation)
-PLACES: tuple[Place, ...] = (*GPUS, "inferentia2", *get_args(Cpu))
+CPUS: tuple[Place, ...] = get_args(Cpu)
+PLACES: tuple[Place, ...] = (*GPUS, "inferentia2", *CPUS)
 ENGINE_NAMES: Mapping[Engine, str] = {"vllm": "vLLM", "tensorrt_llm": "TensorRT-LLM"}
 
 #: By the catalogue's word for what a model computes in.

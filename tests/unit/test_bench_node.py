@@ -37,7 +37,7 @@ def test_it_is_rehearsed_with_a_compiler_alone_in_a_region_of_its_own(
         made.append(self)
 
     monkeypatch.setattr(Rehearsal, "prepare", prepare)
-    with bench_node.prepared():
+    with bench_node.prepared("x86", bench_node.ALONE):
         assert commands == []
     assert made[0].control.settings.name == made[0].cluster.name == bench_node.NAME
     assert made[0].target.baked["vllm_compiler"] is True
@@ -52,13 +52,13 @@ def test_what_fails_on_the_way_is_said_and_leaves_nothing(
         raise RehearsalError("`packer build` failed (status 1)")
 
     monkeypatch.setattr(Rehearsal, "prepare", fails)
-    with pytest.raises(ToolError, match="packer build"), bench_node.prepared():
+    with pytest.raises(ToolError, match="packer build"), bench_node.prepared("x86", {}):
         pytest.fail("it went on")
     assert commands == ["local down --purge"]
 
 
 def test_a_bench_that_fails_leaves_nothing(commands: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rehearsal, "prepare", lambda _: None)
-    with pytest.raises(OSError, match="full"), bench_node.prepared():
+    with pytest.raises(OSError, match="full"), bench_node.prepared("x86", {}):
         raise OSError("full")
     assert commands == ["local down --purge"]
