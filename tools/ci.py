@@ -174,6 +174,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 1
     print(estimate(chosen, committed_times()), flush=True)
+    if report:
+        print(f"what was done so far: {report.so_far}", flush=True)
     if needs_region:
         # Before the first check that needs it, should an earlier run have been killed.
         first = next(i for i, check in enumerate(chosen) if check.group not in NO_MACHINES)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from ci_runner import Check, Outcome
-from steps import ROOT, seconds
+from steps import ROOT, cache_dir, seconds
 
 REPORT = ROOT / "docs/test-full-report.md"
 
@@ -42,9 +42,9 @@ def times(report: str) -> dict[str, float]:
 def estimate(chosen: Sequence[Check], known: Mapping[str, float]) -> str:
     """How long the steps will take, before they are begun."""
     total = sum(known.get(check.name, 0) for check in chosen)
-    told = f"{len(chosen)} steps: about {seconds(total)}, as the last committed report has it"
+    told = f"{len(chosen)} steps, which took {seconds(total)} in the last committed report"
     if new := [f"{check.name} (at most {check.limit:g} min)" for check in chosen if check.name not in known]:
-        told += f"; besides those that it has not: {', '.join(new)}"
+        told += f"; not in it: {', '.join(new)}"
     return told
 
 
@@ -72,13 +72,14 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 class Report:
-    """docs/test-full-report.md: written anew after each step, so that an end by force leaves what was done.
+    """docs/test-full-report.md; until the last step in the cache, so that an end by force leaves something.
 
-    Until the last step it says that it is unfinished.
+    Not in the checkout: images that the steps bake are tagged with its commit, and whether it was changed.
     """
 
     def __init__(self, chosen: Sequence[Check]) -> None:
         self.chosen = chosen
+        self.so_far = cache_dir() / REPORT.name
         self.commit = commit()
         self.begun = datetime.now(UTC)
 
@@ -86,20 +87,21 @@ class Report:
         """Write what there is so far."""
         done = {outcome.check.name for outcome in outcomes}
         rest = [Outcome(check, "not run") for check in self.chosen if check.name not in done]
-        self._write([*outcomes, *rest], "**interrupted**, or still running: ")
+        self.so_far.write_text(self._text([*outcomes, *rest], "**interrupted**, or still running: "))
 
     def finished(self, outcomes: Sequence[Outcome], *, interrupted: bool) -> None:
         """Write what came of all."""
-        self._write(outcomes, "**interrupted**: " if interrupted else "")
+        REPORT.write_text(self._text(outcomes, "**interrupted**: " if interrupted else ""))
+        self.so_far.unlink(missing_ok=True)
 
-    def _write(self, outcomes: Sequence[Outcome], how: str) -> None:
+    def _text(self, outcomes: Sequence[Outcome], how: str) -> str:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
         took = seconds((datetime.now(UTC) - self.begun).total_seconds())
         rows = "\n".join(
             f"| {o.check.name} | {o.status}{f' ({o.remark})' if o.remark else ''} | {seconds(o.duration)} |"
             for o in outcomes
         )
-        REPORT.write_text(
+        return (
             "# Last run of `make test-full`\n\n"
             "Written by `make test-full`; committed before an issue is called resolved.\n\n"
             f"- Date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC\n"

@@ -157,6 +157,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     monkeypatch.setattr(ci_report, "ROOT", tmp_path)
     monkeypatch.setattr(ci_report, "REPORT", path)
+    monkeypatch.setenv("INGOT_CACHE", str(tmp_path))
     yield path
 
 
@@ -175,12 +176,15 @@ def test_the_report_has_commit_results_remarks_and_times(report: Path) -> None:
 
 
 def test_a_run_that_is_ended_by_force_leaves_what_it_did_and_is_no_result(report: Path) -> None:
-    runner = Runner(Report([ONE, check("two", "kill -9 $$")]).unfinished)
-    runner.run_all([check("one", "true")])
-    text = report.read_text()
+    ended = Report([ONE, TWO])
+    Runner(ended.unfinished).run_all([check("one", "true")])
+    text = ended.so_far.read_text()
+    assert report.read_text() == "| one | passed | 1 min 01 s |\n"  # the checkout is as it was
     assert "- Result: **interrupted**, or still running: 1 passed, 0 failed, 1 not run in" in text
     assert "| two | not run | 0.0 s |" in text
     assert list(times(text)) == ["one"]
+    ended.finished([Outcome(ONE, "passed")], interrupted=False)
+    assert not ended.so_far.exists()
 
 
 def test_a_run_that_a_signal_ended_is_called_interrupted(report: Path) -> None:
@@ -201,8 +205,9 @@ def test_a_checkout_is_not_changed_by_its_report(report: Path) -> None:
 def test_how_long_it_takes_is_told_by_the_committed_report(report: Path) -> None:
     report.write_text("of an earlier run, interrupted")
     told = estimate([ONE, TWO], ci_report.committed_times())
-    assert told.startswith("2 steps: about 1 min 01 s, as the last committed report has it")
-    assert told.endswith("besides those that it has not: two (at most 360 min)")
+    assert told == (
+        "2 steps, which took 1 min 01 s in the last committed report; not in it: two (at most 360 min)"
+    )
 
 
 def test_the_committed_report_can_be_read() -> None:
