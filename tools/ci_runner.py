@@ -146,7 +146,9 @@ class Runner:
                 continue
             broken.add(check.group)
             if go_on and check.group not in (*NO_MACHINES, "purge"):
-                emptied = self.run(purge(f"the region is emptied after {check.name}"), "failed")
+                emptied = self.run(
+                    purge(f"the region is emptied after {check.name}"), f"{number}/{len(chosen)}"
+                )
                 self.note(emptied)
                 if emptied.status == "failed":
                     broken.add("purge")
