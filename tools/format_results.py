@@ -90,12 +90,24 @@ class Trials(Data):
         others = [other for other in self.places.get(place, []) if other.name != outcome.name]
         return Trials(places={**self.places, place: [*others, outcome]})
 
+    def plain(self, place: formats.Place, outcome: Outcome) -> Outcome | None:
+        """What bf16 did in the same run, if it did."""
+        return next(
+            (o for o in self.places[place] if (o.name, o.run, o.error) == ("bf16", outcome.run, "")), None
+        )
+
+    def verdict(self, place: formats.Place, outcome: Outcome) -> str:
+        """The format's own, or that it is none: then each log-probability is bf16's."""
+        plain = self.plain(place, outcome)
+        if plain is None or outcome.name == "bf16":
+            return outcome.verdict
+        same = (outcome.loss, outcome.apart_median) == (plain.loss, plain.apart_median)
+        return "does nothing: bf16's numbers" if same else outcome.verdict
+
     def faster(self, place: formats.Place, outcome: Outcome, batch: str) -> str:
         """Speed over that of bf16 in the same run."""
-        plain = next(
-            (o for o in self.places[place] if (o.name, o.run) == ("bf16", outcome.run) and o.tokens_s), None
-        )
-        if plain is None or not outcome.tokens_s:
+        plain = self.plain(place, outcome)
+        if plain is None or not (plain.tokens_s and outcome.tokens_s):
             return "-"
         return f"{outcome.tokens_s[batch] / plain.tokens_s[batch]:.2f}"
 
@@ -137,7 +149,8 @@ def _cells(trials: Trials, place: formats.Place, outcome: Outcome) -> str:
     if outcome.error:
         return f"does not work | | | | | {outcome.error.replace('|', '/')}"
     return (
-        f"{outcome.verdict} | {outcome.loss:.4f} / {outcome.loss_expected:.4f} | {outcome.apart_p99:.3f}"
+        f"{trials.verdict(place, outcome)} | {outcome.loss:.4f} / {outcome.loss_expected:.4f}"
+        f" | {outcome.apart_p99:.3f}"
         f" | {outcome.bytes / 1e6:.0f} MB"
         f" | {trials.faster(place, outcome, '1')} / {trials.faster(place, outcome, '16')}"
         f" | {', '.join(outcome.kernels) or '-'}"

@@ -18,7 +18,7 @@ NATIVE = Run(
     date="2026-11-30 12:00:00", commit="abc", machine="2 cores", emulated="", engine="vLLM", extension="_C"
 )
 EMULATED = NATIVE.model_copy(update={"emulated": "Neoverse-V1"})
-NAMES = ["bf16", "int4-gptq", "fp8-w8a8"]
+NAMES = ["bf16", "int4-gptq", "fp8-w8a8", "int8-online"]
 
 
 def outcome(name: str, loss: float, *, speed: float = 10, run: Run = NATIVE) -> Outcome:
@@ -77,11 +77,17 @@ def test_a_format_that_never_ends_is_ended_and_said_to_be(
 
 def test_the_page_has_speed_by_bf16_and_what_does_not_load() -> None:
     broken = Outcome(name="fp8-w8a8", run=NATIVE, error="NotImplementedError: a | b")
-    text = page(trials(outcome("bf16", 2.0), outcome("int4-gptq", 2.0, speed=15), broken), NAMES)
-    row = "| `int4-gptq` | x86-64-v4 | right | 2.0000 / 2.0000 | 0.000 | 0 MB | 1.50 / 1.50 | - | 1 |"
+    text = page(trials(outcome("bf16", 2.0), outcome("int4-gptq", 2.01, speed=15), broken), NAMES)
+    row = "| `int4-gptq` | x86-64-v4 | right | 2.0100 / 2.0000 | 0.000 | 0 MB | 1.50 / 1.50 | - | 1 |"
     assert row in text
     assert "| `fp8-w8a8` | x86-64-v4 | does not work | | | | | NotImplementedError: a / b | 1 |" in text
     assert "1. 2026-11-30, commit `abc`, native, 2 cores; vLLM, which loads `_C` there." in text
+
+
+def test_a_format_with_the_very_numbers_of_bf16_does_nothing() -> None:
+    text = page(trials(outcome("bf16", 2.001), outcome("int8-online", 2.001)), NAMES)
+    assert "| `int8-online` | x86-64-v4 | does nothing: bf16's numbers |" in text
+    assert "| `bf16` | x86-64-v4 | right |" in text
 
 
 def test_an_emulated_core_has_no_speed_and_is_said_to_be_emulated() -> None:
