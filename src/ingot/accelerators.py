@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from ingot import instance_types
 from ingot.checkout import ROOT
+from ingot.table import Strict, read
 
 TABLE = ROOT / "files" / "accelerators.yml"
 MIB_PER_GIB = 1024
@@ -24,11 +24,7 @@ Positive = Annotated[int, Field(gt=0)]
 Row = TypeVar("Row", "GpuRow", "NeuronRow")
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Device(_Strict):
+class _Device(Strict):
     name: Annotated[str, Field(min_length=1)]
     memory_mib: Positive
 
@@ -68,14 +64,14 @@ class NeuronRow(_Neuron):
     families: Families
 
 
-class Unsupported(_Strict):
+class Unsupported(Strict):
     """Families whose accelerator no image is for, and why."""
 
     families: Families
     why: Annotated[str, Field(min_length=1)]
 
 
-class Table(_Strict):
+class Table(Strict):
     """The whole file."""
 
     gpus: dict[str, GpuRow]
@@ -117,7 +113,7 @@ class Neuron(_Neuron):
 @cache
 def load(path: Path = TABLE) -> Table:
     """Read the table."""
-    return Table.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    return read(path, Table)
 
 
 def gpu_of(instance_type: str) -> Gpu | None:

@@ -10,12 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ingot import accelerators
 from ingot.checkout import ROOT
-from ingot.plain import plain
+from ingot.table import Strict, TableError, check, read
 
 TABLE = ROOT / "files" / "driver-sets.yml"
 PATCHES = ROOT / "roles" / "nvidia" / "files" / "patches"
@@ -25,10 +24,6 @@ SUBNETTED = frozenset({"B200"})
 
 #: Packages that are of the driver's own version: of another, they do not work with the module at all.
 SAME_VERSION = ("module", "library", "firmware", "persistence", "fabric_manager", "nscq")
-
-
-class DriverSetError(Exception):
-    """The table is wrong, or lacks what was asked for; the message is for a person."""
 
 
 def _regex(value: str) -> str:
@@ -47,11 +42,7 @@ Url = Annotated[str, Field(pattern=r"^https://\S+$")]
 Reason = Annotated[str, Field(min_length=20)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class System(_Strict):
+class System(Strict):
     """What the packages are made for, in the words of Ansible's facts."""
 
     name: Literal["Debian", "Ubuntu"]
@@ -61,14 +52,14 @@ class System(_Strict):
         return f"{self.name} {self.version}"
 
 
-class Kernel(_Strict):
+class Kernel(Strict):
     """One half of a pair: the kernel's release, and the version of its packages."""
 
     release: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+[-+][A-Za-z0-9.+-]+$")]
     version: Version
 
 
-class Patch(_Strict):
+class Patch(Strict):
     """A change to the module's sources that DKMS applies for the kernels that need it."""
 
     file: Annotated[str, Field(pattern=r"^[a-z0-9-]+\.patch$")]
@@ -80,12 +71,12 @@ class Patch(_Strict):
         return re.match(self.kernels, release) is not None
 
 
-class Repository(_Strict):
+class Repository(Strict):
     """Where the packages come from. The key is one of the base image, or is held against a fingerprint."""
 
     uri: Annotated[str, Field(pattern=r"^https?://\S+[^/\s]$")]
     suite: Annotated[str, Field(min_length=1)]
-    components: list[str] = []
+    components: list[str] = Field(default_factory=list)
     keyring: Annotated[str, Field(pattern=r"^(/\S+)?$")] = ""
     key: Annotated[str, Field(pattern=r"^(https://\S+)?$")] = ""
     fingerprint: Annotated[str, Field(pattern=r"^([0-9A-F]{40})?$")] = ""
@@ -99,25 +90,25 @@ class Repository(_Strict):
         return self
 
 
-class Parts(_Strict):
+class Parts(Strict):
     """Packages by what they are for. A part that the distribution has not is left out."""
 
     module: Annotated[Packages, Field(min_length=1)]
     library: Annotated[Packages, Field(min_length=1)]
     firmware: Annotated[Packages, Field(min_length=1)]
     persistence: Annotated[Packages, Field(min_length=1)]
-    fabric_manager: Packages = {}
-    nscq: Packages = {}
-    subnet_manager: Packages = {}
-    dcgm: Packages = {}
-    container_toolkit: Packages = {}
+    fabric_manager: Packages = Field(default_factory=dict)
+    nscq: Packages = Field(default_factory=dict)
+    subnet_manager: Packages = Field(default_factory=dict)
+    dcgm: Packages = Field(default_factory=dict)
+    container_toolkit: Packages = Field(default_factory=dict)
 
     @property
     def all(self) -> Packages:
         return {name: version for part in dict(self).values() for name, version in part.items()}
 
 
-class DriverSet(_Strict):
+class DriverSet(Strict):
     """Driver, library, daemons and tools of one version, and the kernels that they were proved with."""
 
     description: Annotated[str, Field(min_length=1, max_length=120)]
@@ -130,8 +121,8 @@ class DriverSet(_Strict):
     module: PackageName
     packages: Parts
     repository: Repository
-    kernels: list[Kernel] = []
-    patches: dict[str, Patch] = {}
+    kernels: list[Kernel] = Field(default_factory=list)
+    patches: dict[str, Patch] = Field(default_factory=dict)
     unproved: Annotated[str, Field(pattern=r"^(.{20,})?$")] = ""
 
     @model_validator(mode="after")
@@ -171,7 +162,7 @@ class DriverSet(_Strict):
         return f"{self.driver} with kernel {release}" + (f" (patch {', '.join(applied)})" if applied else "")
 
 
-class Table(_Strict):
+class Table(Strict):
     """All sets by name."""
 
     sets: Annotated[dict[Annotated[str, Field(pattern=r"^[a-z0-9-]+$")], DriverSet], Field(min_length=1)]
@@ -180,10 +171,10 @@ class Table(_Strict):
         """Look one up.
 
         Raises:
-            DriverSetError: there is none of that name.
+            TableError: there is none of that name.
         """
         if name not in self.sets:
-            raise DriverSetError(f"there is no driver set {name!r}")
+            raise TableError(f"there is no driver set {name!r}", f"Name one of {', '.join(self.sets)}")
         return self.sets[name]
 
     def other_pairs(self, name: str, release: str) -> list[str]:
@@ -201,43 +192,19 @@ def load(path: Path = TABLE) -> Table:
     """Read the table, the repository's own unless another is given.
 
     Raises:
-        DriverSetError: it cannot be read, or has a field that is unknown, missing or wrong; each is named.
+        TableError: it cannot be read, or has a field that is unknown, missing or wrong; each is named.
     """
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise DriverSetError(f"{path} cannot be read: {error}") from error
-    return parse(data, str(path))
+    return read(path, Table)
 
 
 def given(sets: object) -> Table:
     """The same of what the role's variable holds.
 
     Raises:
-        DriverSetError: as for ``load``.
+        TableError: as for ``load``.
     """
-    return parse({"sets": plain(sets)}, "nvidia_sets")
-
-
-def parse(data: object, what: str) -> Table:
-    """The same of data; ``what`` it is called in messages.
-
-    Raises:
-        DriverSetError: as for ``load``.
-    """
-    try:
-        return Table.model_validate(data)
-    except ValidationError as error:
-        problems = [
-            f"{'.'.join(str(part) for part in problem['loc']) or 'the table'}: "
-            + (
-                "unknown field"
-                if problem["type"] == "extra_forbidden"
-                else problem["msg"].removeprefix("Value error, ")
-            )
-            for problem in error.errors()
-        ]
-        raise DriverSetError(f"{what}: " + "; ".join(problems)) from error
+    do = "Mend it; the head of files/driver-sets.yml explains each field"
+    return check({"sets": sets}, Table, "nvidia_sets", do)
 
 
 def plan(table: Table, name: str, releases: Iterable[str]) -> dict[str, Any]:

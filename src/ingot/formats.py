@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from ingot import accelerators, instance_types
 from ingot.checkout import ROOT
+from ingot.table import Strict, read
 
 TABLE = ROOT / "files" / "formats.yml"
 
@@ -41,11 +41,7 @@ class FormatError(ValueError):
     """A checkpoint is in a format that the table does not know; the message names it."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Claim(_Strict):
+class Claim(Strict):
     """What is so on some places, and who says so."""
 
     places: Annotated[list[Place], Field(min_length=1)]
@@ -66,7 +62,7 @@ class Claim(_Strict):
         return self.how in ("native", "weights")
 
 
-class Format(_Strict):
+class Format(Strict):
     """One format.
 
     ``methods``: what `--quantization` may say where a checkpoint is in it. ``online``: what it says for the
@@ -75,8 +71,8 @@ class Format(_Strict):
 
     what: Annotated[str, Field(min_length=1)]
     bits: Annotated[int, Field(gt=0)]
-    methods: list[str] = []
-    online: list[str] = []
+    methods: list[str] = Field(default_factory=list)
+    online: list[str] = Field(default_factory=list)
     vllm: list[Claim]
     tensorrt_llm: list[Claim]
 
@@ -101,7 +97,7 @@ class Format(_Strict):
         )
 
 
-class Table(_Strict):
+class Table(Strict):
     """The whole file.
 
     ``vllm``: the version that was read. ``amx``: pattern of the families that have it. ``others``: what
@@ -117,7 +113,7 @@ class Table(_Strict):
 @cache
 def load(path: Path = TABLE) -> Table:
     """Read the table."""
-    return Table.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    return read(path, Table)
 
 
 def place_of(instance_type: str, accelerator: str) -> Place | None:

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from ansible.module_utils.common.dict_transformations import camel_dict_to_snake_dict
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from ingot import instance_types
 from ingot.checkout import ROOT
 from ingot.preflight import ami, drivers, fit, variables
 from ingot.preflight.fit import GIB
 from ingot.preflight.refusal import Refusal
+from ingot.table import Strict, TableError, read
 
 TABLE = ROOT / "packer" / "images.yml"
 
@@ -38,15 +38,7 @@ PLAYBOOK_VARIABLES = frozenset({"image_build"})
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
-class ImagesError(Exception):
-    """The table is wrong; the message names each field that is."""
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class BaseImage(_Strict):
+class BaseImage(Strict):
     """The AMI that an image starts from."""
 
     owner: Annotated[str, Field(pattern=r"^([0-9]{12}|amazon|self)$")]
@@ -55,7 +47,7 @@ class BaseImage(_Strict):
     root_device: Annotated[str, Field(pattern=r"^/dev/[a-z0-9]+$")]
 
 
-class Volume(_Strict):
+class Volume(Strict):
     """The root volume, gp3. ``size`` and ``minimum`` in GiB, ``throughput`` in MiB/s."""
 
     size: Annotated[int, Field(ge=1, le=16384)]
@@ -72,7 +64,7 @@ class Volume(_Strict):
         return self
 
 
-class Image(_Strict):
+class Image(Strict):
     """One image: what it is built from, on, and with which roles."""
 
     description: Annotated[str, Field(min_length=1, max_length=120)]
@@ -99,7 +91,7 @@ class Image(_Strict):
         return next((role for role in self.roles if role in ACCELERATOR_ROLES), "")
 
 
-class Catalog(_Strict):
+class Catalog(Strict):
     """All images by name."""
 
     images: Annotated[dict[Name, Image], Field(min_length=1)]
@@ -120,30 +112,17 @@ def load(path: Path | None = None) -> Catalog:
     """Read the table, the repository's own unless another is given.
 
     Raises:
-        ImagesError: it cannot be read, or has a field that is unknown, missing or wrong; each is named.
+        TableError: it cannot be read, or has a field that is unknown, missing or wrong; each is named.
     """
-    path = path or TABLE
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ImagesError(f"{path} cannot be read: {error}") from error
-    try:
-        return Catalog.model_validate(data)
-    except ValidationError as error:
-        problems = [
-            f"{'.'.join(str(part) for part in problem['loc']) or 'the table'}: "
-            + ("unknown field" if problem["type"] == "extra_forbidden" else problem["msg"])
-            for problem in error.errors()
-        ]
-        raise ImagesError(f"{path}: " + "; ".join(problems)) from error
+    return read(path or TABLE, Catalog)
 
 
 def check_catalog(path: Path | None = None) -> list[Refusal]:
     """The table can be read and has no field that nothing knows."""
     try:
         load(path)
-    except ImagesError as error:
-        return [Refusal("bad-image-table", str(error), "Mend it; its head explains each field")]
+    except TableError as error:
+        return [Refusal("bad-image-table", error.why, error.do)]
     return []
 
 

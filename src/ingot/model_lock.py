@@ -26,6 +26,7 @@ from ingot.models import (
     check_model_id,
     sha256_of,
 )
+from ingot.table import in_words
 
 # What a server reads beside the weights. Other formats of the same weights are left where they are.
 WANTED = (".safetensors", ".json", ".txt", ".model", ".jinja")
@@ -74,7 +75,7 @@ def _config(text: bytes, where: str, modelopt: bytes | None = None) -> _Config:
         config = _Config.model_validate_json(text)
         made = json.loads(modelopt) if modelopt else None
     except ValidationError as error:
-        raise ModelError(f"{where}: {_details(error)}: this is no decoder that Ingot can size") from error
+        raise ModelError(f"{where}: {in_words(error)}: this is no decoder that Ingot can size") from error
     except ValueError as error:
         raise ModelError(f"{MODELOPT} beside {where} is no JSON: {error}") from error
     if config.quantization_config is None and isinstance(made, dict):
@@ -91,19 +92,11 @@ def _quantization(config: _Config) -> tuple[str, ...]:
         raise ModelError(f"config.json: {error}") from error
 
 
-def _details(error: ValidationError) -> str:
-    """What is wrong, each with the place where it is."""
-    return "; ".join(
-        ": ".join(filter(None, (".".join(map(str, detail["loc"])), detail["msg"])))
-        for detail in error.errors()
-    )
-
-
 def _file(path: str, size: int, sha256: str) -> ModelFile:
     try:
         return ModelFile(path=path, size=size, sha256=sha256)
     except ValidationError as error:
-        raise ModelError(f"{path}: {_details(error)}") from error
+        raise ModelError(f"{path}: {in_words(error)}") from error
 
 
 def _entry(
@@ -125,7 +118,7 @@ def _entry(
             }
         )
     except ValidationError as error:
-        raise ModelError(_details(error)) from error
+        raise ModelError(in_words(error)) from error
 
 
 def lock_directory(directory: Path, revision: str, licence: str, source: ModelSource | None = None) -> Model:
@@ -216,7 +209,7 @@ def lock_huggingface(
         info = _HubModel.model_validate_json(_get(f"{api}?blobs=true", token))
     except ValidationError as error:
         raise ModelError(
-            f"{api} answered what no hub does ({_details(error)}): is HF_ENDPOINT right?"
+            f"{api} answered what no hub does ({in_words(error)}): is HF_ENDPOINT right?"
         ) from error
     source = ModelSource(endpoint=endpoint)
     files: list[ModelFile] = []

@@ -13,18 +13,20 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from ingot import formats
 from ingot.plain import plain
+from ingot.table import Strict, check, read
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 WEIGHTS = (".safetensors",)
+MEND = "Mend it; `ingot models lock` makes an entry as it must be"
+SOURCE = "Correct it; the README of the role model_store says what it takes"
 
 
 class ModelError(ValueError):
-    """A model, or the catalogue, cannot be used; the message names it and says why."""
+    """A model cannot be used; the message names it and says why."""
 
 
 def check_model_id(model_id: str) -> str:
@@ -50,11 +52,7 @@ def check_file_name(name: str) -> str:
     return name
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ModelFile(_Strict):
+class ModelFile(Strict):
     """One file. ``path`` is its name below the model's directory."""
 
     path: str
@@ -67,7 +65,7 @@ class ModelFile(_Strict):
         return self
 
 
-class ModelShape(_Strict):
+class ModelShape(Strict):
     """What sizing computes memory from."""
 
     layers: Annotated[int, Field(gt=0)]
@@ -78,7 +76,7 @@ class ModelShape(_Strict):
     weight_bytes: Annotated[int, Field(gt=0)]
 
 
-class ModelSource(_Strict):
+class ModelSource(Strict):
     """Where the files are.
 
     ``huggingface``: at ``endpoint``, by id and revision. ``http``: below ``location``. ``s3``: below
@@ -110,18 +108,15 @@ def override_source(model_id: str, source: Mapping[str, Any]) -> ModelSource:
     """A source for whichever model: its ``location`` holds a directory for each, called like its id.
 
     Raises:
-        ModelError: the kind is unknown, or the location does not fit it.
+        TableError: the kind is unknown, or the location does not fit it.
     """
     values: dict[str, Any] = plain(source)
     if values.get("location"):
         values["location"] = f"{values['location'].rstrip('/')}/{check_model_id(model_id)}"
-    try:
-        return ModelSource.model_validate(values)
-    except ValidationError as error:
-        raise ModelError("the source is not valid: " + "; ".join(d["msg"] for d in error.errors())) from error
+    return check(values, ModelSource, "model_store_source_override", SOURCE)
 
 
-class Model(_Strict):
+class Model(Strict):
     """One model of the catalogue.
 
     ``dtype`` is what it computes in, and what its weights are in unless ``quantization`` names other formats
@@ -158,7 +153,7 @@ class Model(_Strict):
         return sum(file.size for file in self.files)
 
 
-class Catalog(_Strict):
+class Catalog(Strict):
     """Models by id."""
 
     models: dict[str, Model]
@@ -186,30 +181,23 @@ class Catalog(_Strict):
             ) from None
 
 
-def parse_catalog(data: Any, name: str = "the catalogue") -> Catalog:
-    """A catalogue from parsed YAML, which is either ``{models: {…}}`` or the mapping of models itself."""
-    try:
-        data = plain(data)
-        return Catalog.model_validate(
-            data if isinstance(data, dict) and "models" in data else {"models": data}
-        )
-    except ValidationError as error:
-        places = [".".join(map(str, detail["loc"][1:])) or "models" for detail in error.errors()]
-        details = [f"{place}: {detail['msg']}" for place, detail in zip(places, error.errors(), strict=True)]
-        raise ModelError(f"{name} is not valid: {'; '.join(details)}") from error
+def parse_catalog(data: Any, name: str = "model_store_catalog") -> Catalog:
+    """A catalogue from parsed YAML, which is either ``{models: {…}}`` or the mapping of models itself.
+
+    Raises:
+        TableError: it is no catalogue; each field that is wrong is named.
+    """
+    whole = data if isinstance(data, Mapping) and "models" in data else {"models": data}
+    return check(whole, Catalog, name, MEND)
 
 
 def load_catalog(path: Path) -> Catalog:
     """The catalogue in a file.
 
     Raises:
-        ModelError: it cannot be read, or is no catalogue.
+        TableError: it cannot be read, or is no catalogue.
     """
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    return parse_catalog(data, str(path))
+    return read(path, Catalog, MEND)
 
 
 def sha256_of(path: Path) -> str:

@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from ingot import accelerators, instance_types
 from ingot.checkout import ROOT
+from ingot.table import Strict, read
 
 TABLE = ROOT / "files" / "nccl.yml"
 
@@ -33,11 +33,7 @@ _FELL_BACK = re.compile(
 )
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Stack(_Strict):
+class Stack(Strict):
     """Libraries that go together."""
 
     efa_installer: Version
@@ -46,7 +42,7 @@ class Stack(_Strict):
     nccl: Version
 
 
-class Installer(_Strict):
+class Installer(Strict):
     """What a release of the EFA installer brings."""
 
     libfabric: Version
@@ -54,14 +50,14 @@ class Installer(_Strict):
     efa_driver: Version
 
 
-class Plugin(_Strict):
+class Plugin(Strict):
     """What a release of aws-ofi-nccl was tested with."""
 
     libfabric: Annotated[list[Version], Field(min_length=1)]
     nccl: Annotated[list[Version], Field(min_length=1)]
 
 
-class Refused(_Strict):
+class Refused(Strict):
     """A value that must not be set, on instance types that have ``where``."""
 
     value: Text
@@ -69,7 +65,7 @@ class Refused(_Strict):
     why: Text
 
 
-class Variable(_Strict):
+class Variable(Strict):
     """What a variable does, and what is done about it here."""
 
     name: Text
@@ -80,7 +76,7 @@ class Variable(_Strict):
     refused: Refused | None = None
 
 
-class Table(_Strict):
+class Table(Strict):
     """The whole file."""
 
     stack: Stack
@@ -98,7 +94,7 @@ class Table(_Strict):
 @cache
 def load(path: Path = TABLE) -> Table:
     """Read the table."""
-    return Table.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    return read(path, Table)
 
 
 def problems(stack: Stack, table: Table) -> list[str]:

@@ -39,7 +39,7 @@ BIN = Path(sys.executable).parent
 EXAMPLE_SECONDS = 300
 
 
-EXPECTED = (RehearsalError, images_table.ImagesError, *local.EXPECTED)
+EXPECTED = (RehearsalError, *local.EXPECTED)
 STAYS_UP = (
     "The region stays up: mend it and run this again, or look around with `ingot local status` and"
     " `ingot local shell`."

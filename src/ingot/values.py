@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
+from ingot import table
+
 EVERYWHERE = ("0.0.0.0/0", "::/0")
 ENGINE_PORT = 8000  # of every node, where serving_port does not say otherwise
 WIDEST = 8  # bits of a network's prefix: a wider one is most of the world
@@ -59,8 +61,8 @@ def problems(variables: Mapping[str, Any]) -> dict[str, str]:
     try:
         _Values.model_validate(given)
     except ValidationError as error:
-        found = {str(item["loc"][0]): item["msg"].removeprefix("Value error, ") for item in error.errors()}
-        return {name: f"{given[name]!r}: {message}" for name, message in found.items()}
+        found = {field.partition(".")[0]: said for field, said in table.problems(error).items()}
+        return {name: f"{given[name]!r}: {said}" for name, said in found.items()}
     port = given.get("gateway_port")
     if str(port) == str(given.get("serving_port", ENGINE_PORT)):
         return {"gateway_port": f"{port!r}: the head's engine listens on that (serving_port)"}

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from ingot import images, instance_types
 from ingot.cli import app
 from ingot.preflight.fit import GIB
+from ingot.table import TableError
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILED = {
@@ -58,7 +59,7 @@ def test_the_table_is_right() -> None:
     ],
 )
 def test_a_wrong_entry_is_refused_by_name(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    with pytest.raises(images.ImagesError) as refused:
+    with pytest.raises(TableError) as refused:
         images.load(_table(tmp_path / "images.yml", **change))
     assert said in str(refused.value)
 

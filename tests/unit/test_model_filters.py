@@ -43,3 +43,18 @@ def test_another_source_takes_the_place_of_the_catalogues() -> None:
 def test_a_model_that_cannot_be_had_is_refused_in_words(model_id: str, words: str) -> None:
     with pytest.raises(AnsibleError, match=words):
         render(f"'{model_id}' | ingot_catalogued(catalog, {{}})")
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("'a/b' | ingot_catalogued({'a/b': 7}, {})", r"model_store_catalog: models\.a/b: it is no mapping"),
+        (
+            f"'{SMOLLM}' | ingot_catalogued(catalog, {{'kind': 'ftp'}})",
+            "model_store_source_override: kind: Input should be .* the README of the role model_store",
+        ),
+    ],
+)
+def test_a_wrong_variable_is_named_with_its_field(expression: str, words: str) -> None:
+    with pytest.raises(AnsibleError, match=words):
+        render(expression)

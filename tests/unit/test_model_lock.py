@@ -171,7 +171,7 @@ def lock(*arguments: str, **environment: str) -> str:
     [
         ("{", "config.json: Invalid JSON"),
         ("", "config.json: size: Input should be greater than 0"),
-        ("[]", "Input should be an object"),
+        ("[]", "config.json: it is no mapping of names to values"),
         (
             json.dumps(CONFIG | {"num_attention_heads": "many"}),
             "num_attention_heads: Input should be a valid",

@@ -8,6 +8,7 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 from ingot import models
+from ingot.table import TableError
 
 
 def catalogued(model_id: str, catalog: object, source: Mapping[str, Any]) -> dict[str, Any]:
@@ -15,7 +16,7 @@ def catalogued(model_id: str, catalog: object, source: Mapping[str, Any]) -> dic
     try:
         model = models.parse_catalog(catalog).model(model_id)
         chosen = models.override_source(model_id, source) if source else model.source
-    except models.ModelError as error:
+    except (models.ModelError, TableError) as error:
         raise AnsibleFilterError(str(error)) from error
     files = [
         file.model_dump() | {"location": chosen.url(model_id, model.revision, file.path)}

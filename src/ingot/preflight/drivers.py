@@ -10,6 +10,7 @@ from typing import Any
 from ingot import accelerators, driver_sets, instance_types
 from ingot.driver_sets import DriverSet, System, Table
 from ingot.preflight.refusal import Refusal
+from ingot.table import TableError
 
 
 def refusals(variables: Mapping[str, Any], builder: str = "") -> list[Refusal]:
@@ -61,8 +62,8 @@ def read(given: object) -> tuple[Table, list[Refusal]]:
     """The table that the role is given, or the repository's own, and what is wrong with it."""
     try:
         return (driver_sets.load() if given is None else driver_sets.given(given)), []
-    except driver_sets.DriverSetError as error:
-        wrong = Refusal("bad-driver-set-table", str(error), "Mend it; its head explains each field")
+    except TableError as error:
+        wrong = Refusal("bad-driver-set-table", error.why, error.do)
         return Table.model_construct(sets={}), [wrong]
 
 

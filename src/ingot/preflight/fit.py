@@ -9,6 +9,7 @@ from typing import Any
 from ingot import instance_types, models, sizing
 from ingot.checkout import ROOT
 from ingot.preflight.refusal import Refusal
+from ingot.table import TableError
 
 CATALOG = ROOT / "files" / "models.yml"
 GIB = 1 << 30
@@ -29,12 +30,8 @@ def check_catalog(variables: Mapping[str, Any]) -> list[Refusal]:
     """That catalogue can be read, and each entry of it."""
     try:
         catalog_of(variables)
-    except models.ModelError as error:
-        return [
-            Refusal(
-                "bad-model-catalogue", str(error), "Mend it; `ingot models lock` makes an entry as it must be"
-            )
-        ]
+    except TableError as error:
+        return [Refusal("bad-model-catalogue", error.why, error.do)]
     return []
 
 

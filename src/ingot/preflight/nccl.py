@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from ingot import instance_types, nccl
 from ingot.preflight.refusal import Refusal
+from ingot.table import in_words
 
 
 def check_environment(nodes: Mapping[str, Mapping[str, Any]]) -> list[Refusal]:
@@ -40,7 +41,7 @@ def check_stack(given: Mapping[str, str]) -> list[Refusal]:
     try:
         wrong = nccl.problems(nccl.Stack.model_validate(dict(given)), table)
     except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        wrong = [in_words(error)]
     return [Refusal("efa-stack-untested", why, do) for why in wrong]
 
 

@@ -27,6 +27,7 @@ from ingot.rehearsal.mirror_content import MirrorError, ensure
 from ingot.rehearsal.network import NetworkError
 from ingot.rehearsal.places import GIB
 from ingot.rehearsal.trees import TreeError
+from ingot.table import TableError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,6 +49,7 @@ EXPECTED = (
     NetworkError,
     OSError,
     SettingsError,
+    TableError,
     TreeError,
 )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ingot.rehearsal.places import GIB, STATE_ROOT, cache_of
+from ingot.table import problems
 
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,19}")
 
@@ -61,7 +62,7 @@ class Settings(BaseModel):
             return cls.model_validate(values)
         except ValidationError as error:
             named = {field: variable for variable, field in _VARIABLES.items()}
-            text = "; ".join(f"{named[str(detail['loc'][0])]}: {detail['msg']}" for detail in error.errors())
+            text = "; ".join(f"{named[name]}: {said}" for name, said in problems(error).items())
             raise SettingsError(text) from error
 
     @property
