@@ -27,7 +27,7 @@ TABLE = ROOT / "packer" / "images.yml"
 #: The role that cleans, verifies and seals: nothing may be written to the image after it.
 LAST_ROLE = "image_hygiene"
 
-#: The roles that bring an accelerator's driver.
+#: The roles that bring an accelerator's driver, each called like it.
 ACCELERATOR_ROLES = ("nvidia", "neuron")
 #: The role that installs a set of NVIDIA drivers, which must be right for the image's instance types.
 DRIVERS_ROLE = "nvidia"
@@ -70,6 +70,7 @@ class Image(Strict):
     description: Annotated[str, Field(min_length=1, max_length=120)]
     architecture: Literal["x86_64", "arm64"]
     core: Literal["", "neoverse-v1", "neoverse-v2", "x86-64-v3", "x86-64-v4"] = ""
+    accelerator: Literal["", "nvidia", "neuron"] = ""
     base: BaseImage
     instance_type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")]
     volume: Volume
@@ -85,10 +86,15 @@ class Image(Strict):
             raise ValueError(f"the last role must be {LAST_ROLE}, not {self.roles[-1]}")
         return self
 
-    @property
-    def accelerator(self) -> str:
-        """What it computes on, by the role that brings the driver: ``nvidia``, ``neuron``; empty for CPUs."""
-        return next((role for role in self.roles if role in ACCELERATOR_ROLES), "")
+    @model_validator(mode="after")
+    def _has_its_driver(self) -> Image:
+        brought = [role for role in self.roles if role in ACCELERATOR_ROLES]
+        if brought != ([self.accelerator] if self.accelerator else []):
+            raise ValueError(
+                f"accelerator is {self.accelerator or 'not set'}, and of the roles that bring a driver there"
+                f" is {' and '.join(brought) or 'none'}: name in accelerator the one that there is"
+            )
+        return self
 
 
 class Catalog(Strict):

@@ -46,6 +46,19 @@ def test_the_table_is_right() -> None:
         ({"roles": ["base"]}, "the last role must be image_hygiene, not base"),
         ({"roles": ["base", "base", "image_hygiene"]}, "roles listed twice: base"),
         ({"groups": []}, "images.x86.groups"),
+        ({"accelerator": "tpu"}, "images.x86.accelerator: Input should be"),
+        (
+            {"accelerator": "nvidia"},
+            "accelerator is nvidia, and of the roles that bring a driver there is none",
+        ),
+        (
+            {"roles": ["nvidia", "image_hygiene"]},
+            "accelerator is not set, and of the roles that bring a driver",
+        ),
+        (
+            {"accelerator": "neuron", "roles": ["nvidia", "neuron", "image_hygiene"]},
+            "there is nvidia and neuron: name in accelerator the one that there is",
+        ),
         ({"description": None}, "images.x86.description"),
         (
             {"base": {"owner": "debian", "name": "d", "user": "admin", "root_device": "/dev/xvda"}},

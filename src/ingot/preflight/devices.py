@@ -1,16 +1,86 @@
-"""Whether a model fits what it would compute on: a host's memory, or that of its GPUs or Neuron chips."""
+"""Whether a machine has what its image computes on, CPUs, GPUs or Neuron chips, and a model fits there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ingot import accelerator_sizing, accelerators, instance_types, models, sizing
 from ingot.accelerators import Gpu, Neuron
+from ingot.instance_types import InstanceType
 from ingot.preflight import fit
 from ingot.preflight.refusal import Refusal
 
+if TYPE_CHECKING:  # whose own checks are of this package
+    from ingot.images import Image
+
 FEW = 3  # instance types that a person is told
+DEVICES = {"nvidia": "NVIDIA GPUs", "neuron": "Neuron chips"}
+
+
+def check_device(
+    what: str, type_name: str, name: str, image: Image, table: Mapping[str, Image]
+) -> list[Refusal]:
+    """A type has the accelerator of the image, and none that the image would leave idle.
+
+    Of an instance type that is not known nothing is said.
+
+    Args:
+        what: the machine in messages.
+        type_name: EC2's name of its type.
+        name: what the image is called in messages.
+        image: its row of packer/images.yml.
+        table: all rows.
+    """
+    known = instance_types.load()
+    kind = known.get(type_name)
+    if kind is None or _has(kind, image.accelerator):
+        return []
+    device = accelerators.gpu_of(type_name) or accelerators.neuron_of(type_name)
+    there = f"{kind.accelerator_count} {device.name if device else kind.accelerator}"
+    fitting = ", ".join(other for other, row in table.items() if _runs(kind, row))
+    instead = (
+        f", or an image for what it has ({fitting})" if fitting else "; packer/images.yml has none for it"
+    )
+    if image.accelerator:
+        wanted = {instance_types.family(one.name) for one in known.values() if _has(one, image.accelerator)}
+        return [
+            Refusal(
+                "no-accelerator",
+                f"{what} has {there if kind.accelerator else 'no accelerator'}, and image {name} is for"
+                f" {DEVICES[image.accelerator]}",
+                f"Choose a type of {', '.join(sorted(wanted))}{instead}",
+            )
+        ]
+    cost = f" (${kind.usd_hour:.4f} an hour, {instance_types.PRICE_BASIS})" if kind.usd_hour else ""
+    running = [one for one in known.values() if _runs(one, image)]
+    alike = [one for one in running if one.vcpu >= kind.vcpu and one.memory_mib >= kind.memory_mib]
+    without = _cheapest(one.name for one in alike or running)
+    return [
+        Refusal(
+            "accelerator-unused",
+            f"{what} has {there}, and image {name} is for CPUs: it would be paid for{cost} and stay idle",
+            f"Choose a type without, such as {', '.join(without)}{instead}",
+        )
+    ]
+
+
+def _has(kind: InstanceType, accelerator: str) -> bool:
+    """A type has that one, or none where that is none."""
+    return device_of(kind.name, accelerator) is not None if accelerator else not kind.accelerator
+
+
+def _runs(kind: InstanceType, image: Image) -> bool:
+    """An image is for what a type has."""
+    core = not image.core or instance_types.runs(instance_types.core_of(kind.name), image.core)
+    return core and kind.arch == image.architecture and _has(kind, image.accelerator)
+
+
+def _cheapest(names: Iterable[str]) -> list[str]:
+    """The cheapest few, those of unknown price last."""
+    known = instance_types.load()
+    prices = ((known[name].usd_hour is None, known[name].usd_hour or 0, name) for name in names)
+    return [name for *_, name in sorted(prices)[:FEW]]
 
 
 def check_memory(
@@ -24,24 +94,13 @@ def check_memory(
 ) -> list[Refusal]:
     """``accelerator`` is that of the image; ``serving`` are the variables of that role.
 
-    Of an accelerated node whose instance type is not known nothing is said.
+    Of a type that is not known, or has no such accelerator, nothing is said.
     """
     if not accelerator:
         return fit.check_memory(what, host, model_id, model, serving)
-    if not type_name:
-        return []
     device = device_of(type_name, accelerator)
     if device is None:
-        devices = "NVIDIA GPU" if accelerator == "nvidia" else "Neuron chip"
-        having = [name for name in instance_types.load() if device_of(name, accelerator)]
-        families = sorted({instance_types.family(name) for name in having})
-        return [
-            Refusal(
-                "no-accelerator",
-                f"{what} has no {devices} that the image is for",
-                f"Choose a type of {', '.join(families)}, or an image for CPUs",
-            )
-        ]
+        return []
     try:
         _size(device, model_id, model, serving)
     except sizing.ModelDoesNotFitError as error:
@@ -88,13 +147,13 @@ def _size(
 
 
 def _fitting(accelerator: str, model_id: str, model: models.Model, serving: Mapping[str, Any]) -> list[str]:
-    """The cheapest types that hold it, those of unknown price last."""
+    """The cheapest types that hold it."""
     fitting = []
-    for name, kind in instance_types.load().items():
+    for name in instance_types.load():
         if device := device_of(name, accelerator):
             try:
                 _size(device, model_id, model, serving)
             except sizing.SizingError:
                 continue
-            fitting.append((kind.usd_hour is None, kind.usd_hour or 0, name))
-    return [name for *_, name in sorted(fitting)[:FEW]]
+            fitting.append(name)
+    return _cheapest(fitting)

@@ -64,10 +64,12 @@ def refusals(
     # One of an older bake has no such tag.
     compiled_for = image["tags"].get("ingot:core", cores.get(made_from, ""))
     table = images_table.load().images
-    accelerator = table[made_from].accelerator if made_from in table else ""
+    row = table.get(made_from)  # none of an image that the table had once
+    accelerator = row.accelerator if row else ""
     model_id = variables["serving_model_id"]
     model = catalog.models[model_id]
     what = f"instance type {type_name}"
+    named = f"{image['image_id']} ({made_from})"
     volume = int(variables["launch_volume_gib"]) * GIB
     image_volume = max(
         (int(device["ebs"].get("volume_size") or 0) for device in image["block_device_mappings"]), default=0
@@ -75,7 +77,8 @@ def refusals(
     return [
         *ami.check_ami(image, imdsv2_only=True),
         *fit.check_architecture(what, chosen.arch, image["image_id"], image["architecture"]),
-        *fit.check_core(what, type_name, f"{image['image_id']} ({made_from})", compiled_for, cores),
+        *fit.check_core(what, type_name, named, compiled_for, cores),
+        *(devices.check_device(what, type_name, named, row, table) if row else []),
         *formats.check(what, type_name, accelerator, model_id, model, variables),
         *devices.check_memory(
             what,

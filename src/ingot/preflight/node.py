@@ -45,6 +45,7 @@ def refusals(
         *check_python(host, answer["python"], (minimum[0], minimum[1]), core),
         *fit.check_architecture(host, answer["machine"], image, made_of.architecture),
         *fit.check_core(f"{host} ({type_name})", type_name, image, made_of.core, images.load().cores),
+        *devices.check_device(f"{host} ({type_name})", type_name, image, made_of, images.load().images),
         *devices.check_memory(
             host,
             type_name,

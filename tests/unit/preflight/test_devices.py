@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from refusals import MODEL, names
 
-from ingot import models, sizing
-from ingot.preflight import devices
+from ingot import images, instance_types, models, sizing
+from ingot.images import Image
+from ingot.preflight import devices, fit
 from ingot.preflight.refusal import Refusal
 
 HOST = sizing.Host(cores=4, memory_bytes=16 * sizing.GIB)
@@ -72,17 +73,108 @@ def test_a_batch_too_large_for_a_core_is_refused(check: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("type_name", "accelerator", "said"),
+    ("type_name", "accelerator"),
+    [("m7i.large", "nvidia"), ("inf2.xlarge", "nvidia"), ("g5.xlarge", "neuron")],
+)
+def test_of_a_type_without_the_device_the_memory_is_not_judged(
+    check: Any, type_name: str, accelerator: str
+) -> None:
+    """That it has none is refused by itself."""
+    assert check(type_name, accelerator, "big/model") == []
+
+
+ROW = images.load().images["x86"].model_dump()
+TABLE = images.load().images | {
+    "gpu": Image.model_validate(
+        ROW | {"accelerator": "nvidia", "roles": ["base", "nvidia", "image_hygiene"]}
+    ),
+}
+NEURON = {
+    "inf2": Image.model_validate(
+        ROW | {"accelerator": "neuron", "roles": ["base", "neuron", "image_hygiene"]}
+    )
+}
+
+
+def device(type_name: str, image: str, table: dict[str, Image] = TABLE | NEURON) -> list[Refusal]:
+    return devices.check_device(
+        f"instance type {type_name}", type_name, f"ami-1 ({image})", table[image], table
+    )
+
+
+@pytest.mark.parametrize(
+    ("type_name", "image"),
     [
-        ("m7i.large", "nvidia", "g5, g6"),
-        ("inf2.xlarge", "nvidia", "p5"),
-        ("g5.xlarge", "neuron", "inf2"),
-        ("trn2.48xlarge", "neuron", "inf2"),
+        ("m7i.large", "x86"),
+        ("c7g.large", "graviton3"),
+        ("g5.xlarge", "gpu"),
+        ("p5.48xlarge", "gpu"),
+        ("inf2.xlarge", "inf2"),
+        ("m9z.large", "x86"),
+        ("", "gpu"),
+    ],
+)
+def test_an_image_on_what_it_is_for_is_let_through(type_name: str, image: str) -> None:
+    assert device(type_name, image) == []
+
+
+@pytest.mark.parametrize(
+    ("type_name", "image", "has", "instead"),
+    [
+        ("g5.xlarge", "x86", "has 1 A10G", "an image for what it has (gpu)"),
+        ("p5.48xlarge", "x86", "has 8 H100", "an image for what it has (gpu)"),
+        ("inf2.24xlarge", "x86", "has 6 Inferentia2", "an image for what it has (inf2)"),
+        ("g5.xlarge", "graviton3", "has 1 A10G", "an image for what it has (gpu)"),
+        ("inf2.xlarge", "graviton4", "has 1 Inferentia2", "an image for what it has (inf2)"),
+    ],
+)
+def test_an_image_for_cpus_on_an_accelerator_wastes_it_and_is_refused(
+    type_name: str, image: str, has: str, instead: str
+) -> None:
+    (refusal,) = device(type_name, image)
+    assert refusal.name == "accelerator-unused"
+    assert f"instance type {type_name} {has}, and image ami-1 ({image}) is for CPUs" in refusal.why
+    assert (
+        "it would be paid for ($" in refusal.why and "on-demand Linux in us-east-1) and stay" in refusal.why
+    )
+    assert refusal.do.endswith(instead)
+    offered = refusal.do.removeprefix("Choose a type without, such as ").partition(", or ")[0].split(", ")
+    assert 0 < len(offered) <= devices.FEW
+    for name in offered:
+        kind = instance_types.get(name)
+        assert not kind.accelerator and kind.arch == TABLE[image].architecture
+        assert device(name, image) == []
+        assert fit.check_core(name, name, image, TABLE[image].core, {}) == []
+        assert kind.usd_hour and kind.usd_hour < (instance_types.get(type_name).usd_hour or 0)
+
+
+def test_where_no_image_is_for_it_that_is_said_and_no_price_that_is_not_known() -> None:
+    (refusal,) = device("trn2.48xlarge", "x86")
+    assert "has 16 trainium2, and image ami-1 (x86) is for CPUs: it would be paid for and stay" in refusal.why
+    assert refusal.do.endswith("; packer/images.yml has none for it")
+
+
+@pytest.mark.parametrize(
+    ("type_name", "image", "has", "wanted", "families", "instead"),
+    [
+        ("m7i.large", "gpu", "no accelerator", "NVIDIA GPUs", "g4dn, g5, g6", "(x86)"),
+        ("inf2.xlarge", "gpu", "1 Inferentia2", "NVIDIA GPUs", "p5", "(inf2)"),
+        ("g5.xlarge", "inf2", "1 A10G", "Neuron chips", "a type of inf2,", "(gpu)"),
+        (
+            "trn2.48xlarge",
+            "inf2",
+            "16 trainium2",
+            "Neuron chips",
+            "a type of inf2;",
+            "packer/images.yml has none for it",
+        ),
+        ("c7g.large", "gpu", "no accelerator", "NVIDIA GPUs", "g5", "(graviton3)"),
     ],
 )
 def test_an_image_for_what_is_not_there_is_refused(
-    check: Any, type_name: str, accelerator: str, said: str
+    type_name: str, image: str, has: str, wanted: str, families: str, instead: str
 ) -> None:
-    (refusal,) = check(type_name, accelerator)
+    (refusal,) = device(type_name, image)
     assert refusal.name == "no-accelerator"
-    assert said in refusal.do
+    assert f"instance type {type_name} has {has}, and image ami-1 ({image}) is for {wanted}" in refusal.why
+    assert families in refusal.do and instead in refusal.do

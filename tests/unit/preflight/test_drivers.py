@@ -164,6 +164,7 @@ def test_an_image_with_the_role_is_refused_before_its_bake(tmp_path: Path) -> No
     table = yaml.safe_load((ROOT / "packer/images.yml").read_text())
     gpu = copy.deepcopy(table["images"]["x86"])
     gpu["roles"].insert(-1, "nvidia")
+    gpu["accelerator"] = "nvidia"
     (tmp_path / "packer").mkdir()
     (tmp_path / "packer/images.yml").write_text(yaml.safe_dump({"images": table["images"] | {"gpu": gpu}}))
     for name in ("roles", "inventories"):

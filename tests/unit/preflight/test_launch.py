@@ -55,6 +55,8 @@ def test_a_good_launch_is_let_through() -> None:
         ({"launch_instance_type": "g7e.2xlarge"}, "unsupported-accelerator"),
         ({"serving_engine_flags": {"quantization": "gguf"}}, "format-unsupported"),
         ({"launch_instance_type": "m7g.large"}, "architecture-differs"),
+        ({"launch_instance_type": "g5.xlarge"}, "accelerator-unused"),
+        ({"launch_instance_type": "inf2.xlarge"}, "accelerator-unused"),
         ({"launch_instance_type": "c7i.large"}, "model-does-not-fit"),
         ({"serving_model_id": "big/model", "launch_volume_gib": 300}, "model-does-not-fit"),
         ({"launch_volume_gib": 20}, "disk-too-small"),
@@ -104,11 +106,16 @@ def test_an_image_for_another_core_is_refused_before_anything_is_launched(tags: 
     assert launch(image, launch_instance_type="m7g.large") == ["wrong-core"]
     assert launch(image, launch_instance_type="m8g.large") == []
     assert launch(image, launch_instance_type="m7i.large") == ["architecture-differs"]
+    assert launch(image, launch_instance_type="g5.xlarge") == ["architecture-differs", "accelerator-unused"]
 
 
 def test_the_tag_counts_and_not_what_the_table_says_now() -> None:
     tags = {"ingot:image": "graviton4", "ingot:core": "neoverse-v1"}
     assert launch(GRAVITON4 | {"tags": tags}, launch_instance_type="m7g.large") == []
+
+
+def test_of_an_image_that_the_table_has_no_more_its_accelerator_is_not_judged() -> None:
+    assert launch({"tags": {"ingot:image": "older"}}, launch_instance_type="g5.xlarge") == []
 
 
 @pytest.fixture
@@ -118,6 +125,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     table["images"]["gpu"] = {
         **table["images"]["x86"],
         "groups": ["gpu"],
+        "accelerator": "nvidia",
         "roles": ["base", "nvidia", "image_hygiene"],
     }
     path = tmp_path / "images.yml"

@@ -117,6 +117,12 @@ def test_a_newer_python_is_let_through() -> None:
     assert node_checks.check_python("a", "3.13.5", (3, 8), "2.19.14") == []
 
 
+def test_a_node_whose_accelerator_the_image_would_leave_idle_is_refused() -> None:
+    """Somebody may have launched it without launch.yml."""
+    assert node(PROBE, ec2_instance_type="g5.xlarge") == ["accelerator-unused"]
+    assert node(PROBE, ec2_instance_type="m7i.large") == []
+
+
 def test_a_node_of_an_image_for_another_core_is_refused() -> None:
     """Somebody may have launched it without launch.yml."""
     probe = PROBE.replace("machine x86_64", "machine aarch64")
