@@ -13,17 +13,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 import yaml
 
 from ingot import iam, image_inputs, instance_types, report
 from ingot import images as images_table
+from ingot.certificates import Endpoint
 from ingot.checkout import ROOT
 from ingot.preflight import refusal as told
 from ingot.rehearsal import cli as local
@@ -145,9 +147,19 @@ class Rehearsal:
         if status != 0:
             raise RehearsalError(f"`{shlex.join(command)}` failed (status {status})")
 
+    def ask(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in the region for what it says."""
+        return subprocess.run(
+            self.control.command(command),
+            cwd=ROOT,
+            env={**os.environ, **self.control.environment(), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
     def playbook(self, path: str, **variables: Any) -> None:
-        extra = ("-e", json.dumps(variables)) if variables else ()
-        self.run("ansible-playbook", "-i", str(INVENTORY.relative_to(ROOT)), path, *extra)
+        self.run("ansible-playbook", "-i", str(INVENTORY.relative_to(ROOT)), path, *extra_vars(variables))
 
     def bake(self) -> None:
         """``packer build``, unless an image of the same inputs is there."""
@@ -162,13 +174,7 @@ class Rehearsal:
             typer.echo(f"{images[0]['ImageId']} was made of the same inputs ({inputs}): nothing to bake")
             return
         versions = yaml.safe_load((ROOT / "files/versions.yml").read_text(encoding="utf-8"))
-        said = subprocess.run(
-            self.control.command(["packer", "version"]),
-            env={**os.environ, **self.control.environment()},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        said = self.ask("packer", "version")
         found = (said.stdout or said.stderr).partition("\n")[0]
         if refusals := images_table.check_packer(found, versions["packer_minimum"]):
             raise RehearsalError(told.report(refusals))
@@ -202,10 +208,12 @@ class Rehearsal:
 
     def show(self) -> list[str]:
         """Run the examples that the person gets, and return what to print."""
-        url = f"http://127.0.0.1:{self._forward()}/v1"
-        cluster = self.cluster
+        cluster, gateway, port = self.cluster, self.gateway(), self._forward()
+        url = gateway.url if gateway.certificate_file else f"http://127.0.0.1:{port}"
         lines = [f"The cluster answers at {url} (model {cluster.model}, key in {cluster.key_file})."]
-        for name, command in examples(url, cluster.model, cluster.key_file).items():
+        if gateway.certificate_file:
+            lines.append(f"On this machine 127.0.0.1:{port} leads to it, wherever its name leads.")
+        for name, command in examples(gateway, port, cluster.model, cluster.key_file).items():
             limited = ["timeout", str(EXAMPLE_SECONDS), "bash", "-c", command]
             done = subprocess.run(limited, capture_output=True, text=True, check=False)
             if done.returncode != 0 or "Paris" not in done.stdout:
@@ -216,6 +224,23 @@ class Rehearsal:
         region = self.control.settings.name
         ingot = str(BIN / "ingot") if region == "default" else f"INGOT_LOCAL_NAME={region} {BIN / 'ingot'}"
         return [*lines, "", f"Look around: {ingot} local status", f"End it:      {ingot} local down"]
+
+    def gateway(self) -> Endpoint:
+        """Where clients find it, by the same words as site.yml's.
+
+        Raises:
+            RehearsalError: the inventory has no head, or a certificate that cannot be read any more.
+        """
+        asked = json.dumps({"msg": "{{ hostvars[inventory_hostname] | ingot_endpoint }}"})
+        command = ["ansible", "-i", str(INVENTORY), "ray_head", "-m", "ansible.builtin.debug", "-a", asked]
+        command += extra_vars(self.target.extra)
+        done = self.ask(*command, ANSIBLE_CALLBACK_RESULT_FORMAT="json", ANSIBLE_NOCOLOR="1")
+        try:
+            return Endpoint(**json.loads(done.stdout.partition("=>")[2])["msg"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise RehearsalError(
+                f"`{shlex.join(command)}` did not say where the gateway is: {done.stdout}{done.stderr}"
+            ) from error
 
     def _forward(self) -> int:
         """A port of 127.0.0.1 that leads to the gateway until `down`: one that does already, or a new one."""
@@ -243,6 +268,11 @@ class Rehearsal:
         if process.poll() is not None:
             raise RehearsalError(f"`{shlex.join(command)}` ended with status {process.returncode}")
         return port
+
+
+def extra_vars(variables: Mapping[str, Any]) -> tuple[str, ...]:
+    """Options of Ansible's commands that set variables."""
+    return ("-e", json.dumps(dict(variables))) if variables else ()
 
 
 def check_policies(calls: dict[str, list[str]]) -> None:
@@ -281,20 +311,38 @@ def no_room(settings: Settings, host_bytes: int, target: Target = TARGETS["x86"]
     )
 
 
-def examples(url: str, model: str, key_file: Path) -> dict[str, str]:
-    """Commands for a shell on this machine, by what they use. They are run before they are printed."""
+def examples(gateway: Endpoint, port: int, model: str, key_file: Path) -> dict[str, str]:
+    """Commands for a shell on this machine, by what they use. They are run before they are printed.
+
+    ``port`` of 127.0.0.1 leads to the gateway. One with a certificate is asked by its name, and must show it.
+    """
     request = report.question(model)
     arguments = ", ".join(f"{name}={value!r}" for name, value in request.items())
     key = shlex.quote(str(key_file))
+    here, options, trust, client = f"http://127.0.0.1:{port}", "", "", ""
+    url = here
+    if gateway.certificate_file:
+        url, there = gateway.url, urlsplit(gateway.url)
+        here = f"https://127.0.0.1:{port}"
+        options = f" --cacert {shlex.quote(gateway.certificate_file)}"
+        options += f" --connect-to {shlex.quote(there.netloc)}:127.0.0.1:{port}"
+        trust = f"""import ssl
+from openai import DefaultHttpxClient
+trust = ssl.create_default_context(cafile={gateway.certificate_file!r})
+trust.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+def by_name(request):
+    request.extensions["sni_hostname"] = {there.hostname!r}
+"""
+        client = ', http_client=DefaultHttpxClient(verify=trust, event_hooks={"request": [by_name]})'
     return {
         "curl": (
-            f'curl -s {url}/chat/completions -H "Authorization: Bearer $(cat {key})"'
+            f'curl -s{options} {url}/v1/chat/completions -H "Authorization: Bearer $(cat {key})"'
             f" -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(request))}"
         ),
         "openai": f"""{BIN / "python"} - <<'EOF'
 from pathlib import Path
 from openai import OpenAI
-client = OpenAI(base_url="{url}", api_key=Path("{key_file}").read_text().strip())
+{trust}client = OpenAI(base_url="{here}/v1", api_key=Path("{key_file}").read_text().strip(){client})
 answer = client.chat.completions.create({arguments})
 print(answer.choices[0].message.content)
 EOF""",

@@ -5,14 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import ssl
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,15 +15,13 @@ from typing import Any
 import pytest
 import yaml
 from certificate import Issued, issue
+from client_gateway import ANSWER, KEY, MODEL, gateway, served
 from program import load
 
 from ingot import certificates, report
 from ingot.filters import preflight as faces
 
 ROOT = Path(__file__).parents[2]
-KEY = "sk-client-canary-0123456789"
-MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
-ANSWER = {"choices": [{"message": {"content": "Paris."}}]}
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +32,6 @@ def authority() -> Issued:
 def pem(path: Path, *parts: str) -> str:
     path.write_text("".join(parts))
     return str(path)
-
-
-def served(directory: Path, leaf: Issued, *issuers: Issued) -> str:
-    """The file that a user gives: certificate, chain, key."""
-    return pem(directory / "gateway.pem", leaf.public, *(issuer.public for issuer in issuers), leaf.private())
 
 
 def head(path: str = "", **more: Any) -> dict[str, Any]:
@@ -156,36 +144,6 @@ def test_without_tls_nothing_changes() -> None:
 
 
 # --- asking -------------------------------------------------------------------------------------------------
-
-
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        known = self.headers["Authorization"] == f"Bearer {KEY}" and asked["model"] == MODEL
-        text = json.dumps(ANSWER if known else {"error": "no"}).encode()
-        self.send_response(200 if known else 401)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-
-@contextmanager
-def gateway(path: str = "") -> Iterator[int]:
-    """One that answers, with TLS where a certificate is given; its port."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if path:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(path)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,22 @@ import shlex
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
+import client_gateway
 import pytest
 import yaml
+from certificate import issue
+from client_gateway import KEY, MODEL, served
 from typer.testing import CliRunner
 
-from ingot import image_inputs, images, instance_types, rehearse
+from ingot import certificates, image_inputs, images, instance_types, rehearse
+from ingot.certificates import Endpoint
 from ingot.checkout import ROOT
 from ingot.cli import app
 from ingot.rehearsal.config import Settings
 from ingot.rehearsal.control import Control
-from ingot.rehearse_target import INVENTORY, TARGETS
+from ingot.rehearse_target import INVENTORY, TARGETS, RehearsalError, Target
 
 SPEC = """argument_specs:
   main:
@@ -254,13 +259,81 @@ def test_the_key_is_where_the_inventory_says(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_examples_are_shell_that_keeps_the_key_out_of_itself() -> None:
-    found = rehearse.examples("http://127.0.0.1:8080/v1", "a/model", Path("/home/some body/api-key"))
+    gateway = Endpoint("http://172.31.0.9:8080", "172.31.0.9")
+    found = rehearse.examples(gateway, 8080, "a/model", Path("/home/some body/api-key"))
     words = shlex.split(found["curl"].replace("$(cat '/home/some body/api-key')", "KEY"))
     assert words[:3] == ["curl", "-s", "http://127.0.0.1:8080/v1/chat/completions"]
     assert "Authorization: Bearer KEY" in words
     assert yaml.safe_load(words[-1])["model"] == "a/model"
     assert 'base_url="http://127.0.0.1:8080/v1"' in found["openai"]
     compile(found["openai"].split("<<'EOF'\n")[1].removesuffix("EOF"), "example", "exec")
+
+
+@pytest.mark.parametrize("issued_by", ["", "itself", "an authority"])
+def test_the_examples_work_as_printed_also_with_a_certificate(tmp_path: Path, issued_by: str) -> None:
+    """Whose name leads nowhere, and whose issuer this machine does not know."""
+    (tmp_path / "api-key").write_text(KEY + "\n")
+    path, told = "", Endpoint("http://172.31.0.9:8080", "172.31.0.9")
+    if issued_by:
+        authority = issue(authority=True) if issued_by == "an authority" else None
+        path = served(tmp_path, issue("llm.example.com", by=authority))
+        known = tmp_path / "gateway-certificate.pem"
+        known.write_text(certificates.read(path).chain)
+        told = Endpoint("https://llm.example.com:8080", "172.31.0.9", "", str(known))
+    with client_gateway.gateway(path) as port:
+        for command in rehearse.examples(told, port, MODEL, tmp_path / "api-key").values():
+            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+            assert "Paris." in done.stdout, command + done.stderr
+
+
+def test_another_certificate_is_not_believed_by_the_examples(tmp_path: Path) -> None:
+    (tmp_path / "api-key").write_text(KEY + "\n")
+    (tmp_path / "known.pem").write_text(issue("llm.example.com").public)
+    told = Endpoint("https://llm.example.com:8080", "172.31.0.9", "", str(tmp_path / "known.pem"))
+    with client_gateway.gateway(served(tmp_path, issue("llm.example.com"))) as port:
+        examples = rehearse.examples(told, port, MODEL, tmp_path / "api-key")
+        curl = subprocess.run(["bash", "-c", examples["curl"]], capture_output=True, text=True, check=False)
+        openai = subprocess.run(
+            ["bash", "-c", examples["openai"]], capture_output=True, text=True, check=False
+        )
+    assert curl.returncode == 60 and not curl.stdout, "not the certificate that it knows"
+    assert "CERTIFICATE_VERIFY_FAILED" in openai.stderr and not openai.stdout
+
+
+class NoRegion:
+    """In the place of a region's control: commands are run where the test is."""
+
+    def command(self, words: tuple[str, ...]) -> list[str]:
+        return [str(rehearse.BIN / words[0]), *words[1:]]
+
+    def environment(self) -> dict[str, str]:
+        return {}
+
+
+def rehearsal(monkeypatch: pytest.MonkeyPatch, directory: Path, certificate: str) -> rehearse.Rehearsal:
+    """One whose inventory has a head, started with this certificate."""
+    inventory = directory / "hosts.yml"
+    head = {"ansible_host": "172.31.0.9", "gateway_port": 8080, "cluster_name": "ingot"}
+    shared = {"ingot_config_dir": str(directory)}
+    groups = {"ray_head": {"hosts": {"ingot-head": head}}}
+    inventory.write_text(yaml.safe_dump({"all": {"vars": shared, "children": groups}}))
+    monkeypatch.setattr(rehearse, "INVENTORY", inventory)
+    one = object.__new__(rehearse.Rehearsal)
+    one.control = cast(Control, NoRegion())
+    one.target = Target("x86", extra={"gateway_tls_certificate": certificate})
+    return one
+
+
+def test_where_the_gateway_is_comes_from_the_inventory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = served(tmp_path, issue("llm.example.com"))
+    found = rehearsal(monkeypatch, tmp_path, "{{ ingot_config_dir }}/gateway.pem").gateway()
+    assert (found.url, found.address) == ("https://llm.example.com:8080", "172.31.0.9")
+    assert found.certificate_file == f"{tmp_path}/gateway-certificate.pem"
+    Path(path).unlink()
+    with pytest.raises(RehearsalError, match=r"did not say where the gateway is: .*gateway\.pem"):
+        rehearsal(monkeypatch, tmp_path, path).gateway()
 
 
 def test_an_image_is_told_which_commit_it_is_of(tmp_path: Path) -> None:
