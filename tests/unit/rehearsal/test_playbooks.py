@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from .conftest import Commands, LocalEc2
@@ -97,6 +98,38 @@ def test_a_cluster_without_workers_is_a_head_alone(ec2: LocalEc2, play: Commands
         "something else than the head was launched"
     )
     ec2.wait_for(of_before, "terminated")
+
+
+def key_tasks(play: Commands, *options: str) -> dict[str, str]:
+    """What the tasks of launch.yml about the key pair say; the one after them wants what was before."""
+    start = "Make the folder for the cluster's key"
+    _, said = play("rehearsal", "playbooks/launch.yml", "--start-at-task", start, *options)
+    found = {}
+    for task in said.partition("PLAY RECAP")[0].split("TASK [")[1:]:
+        state = re.search("^(ok|changed|skipping|fatal): ", task, re.MULTILINE)
+        found[task.partition("]")[0]] = state[1] if state else task
+    assert found.pop("Make the security group") == "fatal" and "fatal" not in found.values(), said
+    return found
+
+
+def test_the_key_pair_is_the_clusters_own_and_a_check_finds_it_so(ec2: LocalEc2, play: Commands) -> None:
+    remove, make = "Remove it if it is of another key", "Import its public half"
+    client = ec2.client()
+
+    def imported() -> str:
+        (pair,) = client.describe_key_pairs(KeyNames=["ingot"], IncludePublicKey=True)["KeyPairs"]
+        return str(pair["PublicKey"])
+
+    assert key_tasks(play)[make] == "changed"
+    own = imported()
+    told = key_tasks(play, "--check")
+    assert (told[remove], told[make]) == ("skipping", "ok")
+    client.delete_key_pair(KeyName="ingot")
+    client.create_key_pair(KeyName="ingot", KeyType="ed25519")
+    assert imported().split()[:2] != own.split()[:2]
+    told = key_tasks(play)
+    assert (told[remove], told[make]) == ("changed", "changed")
+    assert imported() == own
 
 
 def test_a_launch_with_a_variable_missing_asks_nobody(ec2: LocalEc2, play: Commands) -> None:
