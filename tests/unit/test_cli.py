@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from ingot import images, rehearse, rehearse_target
 from ingot.cli import app
+from ingot.preflight.refusal import Refusal
 from ingot.rehearsal import control, host
 from ingot.rehearsal.config import Settings
 from ingot.rehearsal.control import Control
@@ -69,7 +70,7 @@ def test_the_version() -> None:
 
 @pytest.mark.parametrize("command", LOCAL)
 def test_who_is_not_root_is_told_so(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = host.Refusal("not root", "this runs as user 1000", "Run it as root")
+    real = Refusal("not root", "this runs as user 1000", "Run it as root")
     monkeypatch.setattr(host, "check_root", lambda _: real)
     monkeypatch.setattr(host, "require", lambda _: pytest.fail("it went on"))
     assert "not root: this runs as user 1000" in refused("local", command, *LOCAL[command])
@@ -172,7 +173,7 @@ def test_a_rehearsal_with_a_broken_inventory(
 
 def test_a_rehearsal_on_a_host_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearse, "host_memory", lambda: 64 << 30)
-    monkeypatch.setattr(host, "check_root", lambda _: host.Refusal("not root", "this runs as user 7", "Do"))
+    monkeypatch.setattr(host, "check_root", lambda _: Refusal("not root", "this runs as user 7", "Do"))
     assert "not root: this runs as user 7" in refused("rehearse")
 
 

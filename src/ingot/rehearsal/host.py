@@ -14,11 +14,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingot.checkout import ROOT
+from ingot.preflight.refusal import Refusal, report
 from ingot.rehearsal.cgroups import CgroupError, Hierarchies
 from ingot.rehearsal.places import GIB, STATE_ROOT, cache_of
 
@@ -31,24 +31,11 @@ OLDEST = {"debian": 12.0, "ubuntu": 24.04}
 HOST_PACKAGES = ROOT / "files/host-packages.yml"
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why the host cannot do it, and what the person can."""
-
-    name: str
-    found: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.found}. {self.remedy}"
-
-
 class HostRefused(Exception):  # noqa: N818  (it is the answer of the checks, not a fault)
-    """The host cannot hold a local region; ``refusals`` says all reasons at once."""
+    """The host cannot hold a local region, for all these reasons."""
 
     def __init__(self, refusals: list[Refusal]) -> None:
-        super().__init__("\n".join(map(str, refusals)))
-        self.refusals = refusals
+        super().__init__(report(refusals))
 
 
 def require(settings: Settings) -> None:
@@ -225,8 +212,7 @@ def main() -> int:
     try:
         _require(cache_of(), STATE_ROOT)
     except HostRefused as refused:
-        for refusal in refused.refusals:
-            print(f"refused ({refusal.name}): {refusal.found}. {refusal.remedy}", file=sys.stderr)
+        print(refused, file=sys.stderr)
         return 3
     return 0
 

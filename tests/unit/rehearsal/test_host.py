@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ingot.preflight.refusal import Refusal, report
 from ingot.rehearsal import host
 from ingot.rehearsal.places import GIB
 
@@ -24,7 +25,7 @@ def test_another_user_than_root_is_refused() -> None:
     refusal = host.check_root(1000)
     assert refusal
     assert refusal.name == "not root"
-    assert "sudo" in refusal.remedy
+    assert "sudo" in refusal.do
 
 
 @pytest.mark.parametrize(
@@ -53,22 +54,22 @@ def test_other_distributions_are_refused_by_name(release: dict[str, str]) -> Non
     refusal = host.check_distribution(release)
     assert refusal
     assert refusal.name == "unsupported distribution"
-    assert release.get("PRETTY_NAME", "an unknown system") in refusal.found
+    assert release.get("PRETTY_NAME", "an unknown system") in refusal.why
 
 
 def test_missing_packages_are_named_with_the_command() -> None:
     refusal = host.check_packages(["nftables", "socat", "git"], lambda name: name == "git")
     assert refusal
-    assert "nftables, socat" in refusal.found
-    assert "apt-get install --no-install-recommends nftables socat" in refusal.remedy
+    assert "nftables, socat" in refusal.why
+    assert "apt-get install --no-install-recommends nftables socat" in refusal.do
     assert host.check_packages(["git"], lambda _: True) is None
 
 
 def test_no_namespaces_are_refused_with_what_unshare_says() -> None:
     refusal = host.check_namespaces(lambda: "unshare: Operation not permitted")
     assert refusal
-    assert "Operation not permitted" in refusal.found
-    assert "--privileged" in refusal.remedy
+    assert "Operation not permitted" in refusal.why
+    assert "--privileged" in refusal.do
     assert host.check_namespaces(lambda: "") is None
 
 
@@ -81,20 +82,20 @@ def test_a_host_without_a_v2_hierarchy_is_refused() -> None:
     refusal = host.check_cgroups(V1, lambda _: True)
     assert refusal
     assert refusal.name == "no cgroup v2 hierarchy"
-    assert "mount -t cgroup2" in refusal.remedy
+    assert "mount -t cgroup2" in refusal.do
 
 
 def test_a_read_only_hierarchy_is_refused() -> None:
     refusal = host.check_cgroups(V2, lambda _: False)
     assert refusal
-    assert "read-only" in refusal.found
+    assert "read-only" in refusal.why
 
 
 def test_too_little_memory_is_refused() -> None:
     assert host.check_memory(int(7.7 * GIB)) is None  # what a machine sold as 8 GiB shows
     refusal = host.check_memory(4 * GIB)
     assert refusal
-    assert "4.0 GiB" in refusal.found
+    assert "4.0 GiB" in refusal.why
 
 
 def test_too_little_disk_is_refused_with_the_place(tmp_path: Path) -> None:
@@ -102,20 +103,26 @@ def test_too_little_disk_is_refused_with_the_place(tmp_path: Path) -> None:
     assert host.check_disk(places, lambda _: 30 * GIB) is None
     refusal = host.check_disk(places, lambda _: 3 * GIB)
     assert refusal
-    assert str(places[0]) in refusal.found
-    assert "INGOT_CACHE" in refusal.remedy
+    assert str(places[0]) in refusal.why
+    assert "INGOT_CACHE" in refusal.do
 
 
 def test_a_place_that_cannot_hold_an_overlay_is_refused(tmp_path: Path) -> None:
     refusal = host.check_overlay(tmp_path, lambda _: "mount: wrong fs type")
     assert refusal
-    assert "wrong fs type" in refusal.found
+    assert "wrong fs type" in refusal.why
     assert host.check_overlay(tmp_path, lambda _: "") is None
 
 
-def test_all_reasons_are_said_at_once() -> None:
-    refusals = [host.Refusal("one", "a", "do a"), host.Refusal("two", "b", "do b")]
-    assert str(host.HostRefused(refusals)) == "one: a. do a\ntwo: b. do b"
+def test_all_reasons_are_said_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before there is an environment, with the words of every other refusal."""
+    lacking = [Refusal("one", "there is no one", "Get one"), Refusal("two", "there are no two", "Get two")]
+    monkeypatch.setattr(host, "check_root", lambda _: None)
+    monkeypatch.setattr(host, "_checks", lambda *_: [lambda one=one: one for one in lacking])
+    assert host.main() == 3
+    assert capsys.readouterr().err == report(lacking) + "\n"
 
 
 def test_missing_unshare_is_a_refusal_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
