@@ -90,15 +90,91 @@ TABLE: tuple[Cause, ...] = (
     ),
     _cause(
         "environment-file",
-        r"Failed to load environment files: No such file",
+        r"Failed to load environment files: No such file|Error: parsing file \"/etc/ingot/.+: no such file",
         "The node has not been configured: the unit's environment file is missing.",
         "Run site.yml against this node.",
     ),
     _cause(
         "disk-full",
-        r"No space left on device|\[Errno 28\]",
+        r"[Nn]o space left on device|\[Errno 28\]",
         "A disk is full.",
         "`df -h`, then make room or grow the volume; compile caches are below /var/cache/ingot.",
+    ),
+    # What Podman and its runtime crun say under the unit of a container (roles/serving, vllm.container.j2).
+    _cause(
+        "container-missing",
+        r"Error: (?P<image>\S+@sha256:[0-9a-f]{64}): image not known",
+        "The image {image} is not on this node.",
+        "Launch from an image baked with vllm_method container and this vllm_container_image, or run "
+        "site.yml.",
+    ),
+    _cause(
+        "container-storage",
+        r"Error: configure storage: (?P<why>.+)",
+        "Podman cannot use its storage on this node: {why}.",
+        "/var/lib/containers must be on ext4 or xfs, where root may make device nodes, and not on an "
+        "overlay. `podman info` tries it by hand.",
+    ),
+    _cause(
+        "container-program-missing",
+        r"default OCI runtime \"\w+\" not found|no valid executable found for OCI runtime"
+        r"|could not find a working conmon binary",
+        "A program that Podman starts containers with, crun or conmon, is not on this node.",
+        "Install the packages crun and conmon, or launch from an image baked with vllm_method container.",
+    ),
+    _cause(
+        "container-secret",
+        r"no secret with name or id \"(?P<name>[^\"]+)\"",
+        "Podman has no secret {name}, from which the container takes the API key.",
+        "The unit makes it before each start from /etc/ingot/credentials/api-key: run site.yml, and see in "
+        "`systemctl cat vllm` whether that ExecStartPre= is there.",
+    ),
+    _cause(
+        "container-user",
+        r"unable to find user \S+: no matching entries in passwd|cannot setres[ug]id to `\d+`"
+        r"|doesn't map [UG]ID \d+|insufficient UIDs or GIDs available"
+        r"|not enough unused IDs in user namespace",
+        "The container cannot have the user that it is to run as: the image does not know its name, or this "
+        "machine may not use its number.",
+        "The unit gives a number and no user namespace: compare `systemctl cat vllm` with the quadlet in "
+        "/usr/share/ingot/quadlets. A machine that is a container itself has only the numbers of "
+        "/proc/self/uid_map, and needs CAP_SETUID and CAP_SETGID.",
+    ),
+    _cause(
+        "container-limits",
+        r"setrlimit `(?P<limit>RLIMIT_\w+)`: (?P<why>[^:]+)",
+        "The container may not have the {limit} that it is given: {why}.",
+        "The unit leaves its own limits to it (--ulimit=host): compare `systemctl cat vllm` with the quadlet "
+        "in /usr/share/ingot/quadlets. RLIMIT_NOFILE may be as much as `sysctl fs.nr_open` at most; a "
+        "machine that is a container itself may raise none without CAP_SYS_RESOURCE.",
+    ),
+    _cause(
+        "container-path",
+        r"Error: statfs (?P<path>/\S+): (?P<why>.+)",
+        "{path}, which the container is to see, cannot be mounted into it: {why}.",
+        "Run site.yml: the roles base, model_store and serving make the directories and files.",
+    ),
+    _cause(
+        "container-mount",
+        r"mount `(?P<source>[^`]+)` to `(?P<target>[^`]+)`: (?P<why>[^:]+)",
+        "Podman's runtime could not mount {source} to {target} in the container: {why}.",
+        "What is mounted and its target in the image must both be directories, or both files. Where it is "
+        "not permitted, this machine is a container itself: it needs CAP_SYS_ADMIN, and a /proc with nothing "
+        "mounted over it.",
+    ),
+    _cause(
+        "container-command",
+        r"executable file `(?P<program>[^`]+)` not found",
+        "The image of the container has no program {program}.",
+        "It is not one with vLLM for `python3`: name another in vllm_container_image (docs/containers.md), "
+        "and bake anew.",
+    ),
+    _cause(
+        "container-fails",
+        r"Error: (?:OCI runtime error: )?(?:crun|runc): (?P<why>.+)",
+        "Podman's runtime could not start the container: {why}",
+        "`journalctl -u vllm` has what it said before. On a machine that is a container itself it is most "
+        "often something that this was not given.",
     ),
     _cause(
         "out-of-memory",

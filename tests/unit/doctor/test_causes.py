@@ -126,6 +126,142 @@ LINES = [
     ),
 ]
 
+# As Podman 5.4.2 and crun 1.21 of Debian 13 said it, made to fail so by hand, but for those with a source.
+PODMAN = [
+    (
+        "Error: localhost/t@sha256:" + "0" * 64 + ": image not known",
+        "container-missing",
+        "localhost/t@sha256:000",
+    ),
+    (
+        "Error: configure storage: 'overlay' is not supported over overlayfs, a mount_program is required: "
+        "backing file system is unsupported for this graph driver",
+        "container-storage",
+        "not supported over overlayfs",
+    ),
+    (
+        "Error: configure storage: kernel does not support overlay fs: unable to create kernel-style "
+        "whiteout: operation not permitted",
+        "container-storage",
+        "whiteout",
+    ),
+    (
+        'Error: default OCI runtime "crun" not found: invalid argument',
+        "container-program-missing",
+        "not on this node",
+    ),
+    (
+        "Error: no valid executable found for OCI runtime /usr/bin/nothing: invalid argument",
+        "container-program-missing",
+        "not on this node",
+    ),
+    (
+        "Error: could not find a working conmon binary (configured options: [/usr/libexec/podman/conmon "
+        "/usr/bin/conmon]: invalid argument)",
+        "container-program-missing",
+        "conmon",
+    ),
+    (
+        'Error: running container create option: no secret with name or id "ingot-vllm-api-key": no such '
+        "secret",
+        "container-secret",
+        "ingot-vllm-api-key",
+    ),
+    ("Error: unable to find user vllm: no matching entries in passwd file", "container-user", "name"),
+    (
+        "Error: crun: cannot setresuid to `65540`: Operation not permitted: OCI permission denied",
+        "container-user",
+        "number",
+    ),
+    (
+        "Error: container uses ID mappings ([]specs.LinuxIDMapping{specs.LinuxIDMapping{ContainerID:0x0, "
+        "HostID:0x186a0, Size:0xa}}), but doesn't map UID 65540",
+        "container-user",
+        "number",
+    ),
+    (
+        "Error: creating container storage: not enough unused IDs in user namespace",
+        "container-user",
+        "number",
+    ),
+    # containers/podman at v5.4.2, vendor/github.com/containers/storage/pkg/idtools/idtools.go; in full in its
+    # issue 22092.
+    (
+        "Error: copying system image: writing blob: adding layer: processing tar file(potentially "
+        "insufficient UIDs or GIDs available in user namespace (requested 172761424:0 for /opt/app): Check "
+        '/etc/subuid and /etc/subgid if configured locally and run "podman system migrate": lchown /opt/app: '
+        "invalid argument)",
+        "container-user",
+        "number",
+    ),
+    (
+        "Error: crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted: OCI permission denied",
+        "container-limits",
+        "RLIMIT_NOFILE that it is given: Operation not permitted.",
+    ),
+    ("setrlimit `RLIMIT_MEMLOCK`: Operation not permitted", "container-limits", "RLIMIT_MEMLOCK"),
+    (
+        "Error: statfs /opt/ingot/models: no such file or directory",
+        "container-path",
+        "/opt/ingot/models, which",
+    ),
+    (
+        "Error: OCI runtime error: crun: mount `/etc` to `bin/sh`: Not a directory",
+        "container-mount",
+        "/etc to bin/sh in the container: Not a directory.",
+    ),
+    # containers/podman, issue 20453
+    (
+        "Error: crun: mount `proc` to `proc`: Operation not permitted: OCI permission denied",
+        "container-mount",
+        "Operation not permitted.",
+    ),
+    (
+        "Error: crun: executable file `python3` not found in $PATH: No such file or directory: OCI runtime "
+        "attempted to invoke a command that was not found",
+        "container-command",
+        "python3",
+    ),
+    (
+        "Error: OCI runtime error: crun: invalid file system type on `/sys/fs/cgroup`",
+        "container-fails",
+        "invalid file system type",
+    ),
+    (
+        'Error: parsing file "/etc/ingot/vllm-container.env": open /etc/ingot/vllm-container.env: no such '
+        "file or directory",
+        "environment-file",
+        "not been configured",
+    ),
+    # Go's wording of what Python calls "No space left on device": syscall.ENOSPC
+    (
+        "Error: configure storage: mkdir /var/lib/containers/storage: no space left on device",
+        "disk-full",
+        "full",
+    ),
+]
+LINES += PODMAN
+
+# The unit's journal on a machine of the local EC2 that might raise no limit, when its quadlet gave some.
+UNIT = """\
+Starting vllm.service - vLLM, OpenAI-compatible server, in a container...
+039ae51591c93ead5bd8565a7
+setrlimit `RLIMIT_NOFILE`: Operation not permitted
+conmon a3e69e7eb795d1e4e6b3 <error>: Failed to create container: exit status 1
+Error: crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted: OCI permission denied
+vllm.service: Main process exited, code=exited, status=126/n/a
+039ae51591c93ead5bd8565a7
+vllm.service: Failed with result 'exit-code'.
+Failed to start vllm.service - vLLM, OpenAI-compatible server, in a container.
+vllm.service: Scheduled restart job, restart counter is at 1.
+"""
+
+
+def test_a_container_that_may_not_have_its_limits_is_known_by_the_journal_of_its_unit() -> None:
+    finding = first_cause([*UNIT.splitlines(), "vllm.service: Start request repeated too quickly."])
+    assert finding is not None and finding.cause == "container-limits"
+    assert "--ulimit=host" in finding.action
+
 
 @pytest.mark.parametrize(("line", "cause", "says"), LINES, ids=[line[:40] for line, _, _ in LINES])
 def test_a_line_means(line: str, cause: str, says: str) -> None:
