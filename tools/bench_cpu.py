@@ -43,6 +43,16 @@ INPUT_TOKENS, OUTPUT_TOKENS = 128, 64
 LOADS = {1: 8, 4: 24, 16: 64, 64: 128}
 """Requests at a time, and how many in all: seconds each, and every slot is used at least twice."""
 
+BENCH_SERVE = """
+from vllm.benchmarks.serve import add_cli_args, main
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = FlexibleArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
+"""`vllm bench serve`. The command itself asks for the version of a distribution `vllm`, and the CPU wheel of
+PyPI has another name."""
+
 DATA = ROOT / "docs/bench-cpu.json"
 PAGE = ROOT / "docs/bench-cpu.md"
 PLOTS = ROOT / "docs/bench-cpu"
@@ -147,8 +157,8 @@ def load_command(address: str, concurrency: int, seed: int) -> list[str]:
     return [
         *transient("bench-load", "--wait", "--pipe", "--collect"),
         "--property=LoadCredential=api-key:/etc/ingot/credentials/api-key",
-        *("/usr/bin/ingot", "launch", "--no-check", "--credential", "OPENAI_API_KEY=api-key", "--"),
-        *(PYTHON, "-m", "vllm.entrypoints.cli.main", "bench", "serve"),
+        *("/usr/bin/ingot", "launch", "--check=processor", "--credential", "OPENAI_API_KEY=api-key", "--"),
+        *(PYTHON, "-c", BENCH_SERVE),
         *flags,
         *("--ignore-eos", "--save-result", "--disable-tqdm"),
     ]

@@ -8,6 +8,7 @@ import pytest
 
 from bench_cpu import LOADS, VARIANTS, as_run, graphs, load_command, order, stock_command
 from bench_results import ANEW, CACHED, RELOAD_FAILED, STOCK, TUNED, Results, Run, Start, goals, page
+from ingot.doctor.__main__ import parser as doctor_parser
 from steps import ROOT, ToolError
 
 
@@ -98,6 +99,14 @@ def test_the_key_is_in_no_command() -> None:
     command = load_command("10.0.0.1", 4, 7)
     assert "OPENAI_API_KEY=api-key" in command  # the name of the credential, not its content
     assert command[command.index("--seed") + 1] == "7"
+
+
+def test_a_node_takes_the_command_of_the_load() -> None:
+    """What stands before the client's own program is for the node's `ingot`, whose parser is this one."""
+    command = load_command("10.0.0.1", 4, 7)
+    start = command.index("/usr/bin/ingot")
+    taken = doctor_parser().parse_args(command[start + 1 : command.index("--", start)])
+    assert (taken.command, taken.credential) == ("launch", ["OPENAI_API_KEY=api-key"])
 
 
 def test_the_page_says_what_each_setting_is_worth() -> None:
