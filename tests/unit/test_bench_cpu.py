@@ -89,7 +89,8 @@ def test_every_round_begins_with_another_variant() -> None:
 
 
 def test_stock_has_nothing_of_what_site_yml_sets() -> None:
-    command = " ".join(stock_command("10.0.0.1"))
+    command = " ".join(stock_command("10.0.0.1", 1024))
+    assert "--kv-cache-memory-bytes 1024" in command  # which both have
     assert "LD_PRELOAD" not in command
     assert "--config" not in command
     assert "--max-num-seqs" not in command
