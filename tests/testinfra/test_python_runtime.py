@@ -71,6 +71,21 @@ def test_every_module_has_its_bytecode(host: Host, venvs: list[str]) -> None:
 
 
 @pytest.mark.install
+def test_bytecode_says_where_its_source_is(host: Host, venvs: list[str]) -> None:
+    """It was compiled in another directory, which is gone, and maybe by another interpreter."""
+    check = (
+        "import importlib.util as u, marshal, pathlib, sys;"
+        "sources = pathlib.Path(sys.prefix, 'lib').rglob('*.py');"
+        "found = [(str(p), pathlib.Path(u.cache_from_source(str(p))).read_bytes()) for p in sources];"
+        "wrong = [p for p, b in found if b[:4] != u.MAGIC_NUMBER or marshal.loads(b[16:]).co_filename != p];"
+        "print(len(found), *wrong[:5])"
+    )
+    for venv in venvs:
+        found, *wrong = host.check_output("%s -c %s", f"{venv}/bin/python", check).split()
+        assert int(found) > 0 and wrong == []
+
+
+@pytest.mark.install
 def test_scripts_work_from_their_place(host: Host, venvs: list[str]) -> None:
     """They were written in another directory, which is gone."""
     for venv in venvs:

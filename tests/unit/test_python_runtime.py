@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import marshal
+import os
 import shutil
 import sysconfig
 from pathlib import Path
@@ -87,3 +90,74 @@ def test_the_wheels_of_uv_are_of_the_pinned_version() -> None:
     for architecture, wheel in wheels.items():
         assert f"/uv-{pinned}-" in wheel["url"] and architecture in wheel["url"]
         assert len(wheel["sha256"]) == 64
+
+
+@pytest.fixture(scope="module")
+def bytecode() -> ModuleType:
+    return load(ROLE / "files/compile_bytecode.py")
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """An environment that was built beside its place: two modules, one that is none, one of elsewhere."""
+    package = tmp_path / ".vllm.partial/lib/package"
+    (package / "sub").mkdir(parents=True)
+    (package / "good.py").write_text("def where():\n    raise ValueError\n")
+    (package / "sub/warns.py").write_text(r'PATTERN = "\d"')
+    (package / "template.py").write_text("import {{ cookiecutter.name }}\n")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/other.py").write_text("")
+    (package / "linked").symlink_to(tmp_path / "elsewhere")
+    return package
+
+
+def pyc(source: Path) -> Path:
+    return Path(importlib.util.cache_from_source(str(source)))
+
+
+def test_every_module_gets_bytecode_that_this_python_takes(
+    bytecode: ModuleType, package: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    venv = package.parents[1]
+    assert bytecode.main([str(venv), "--place", "/opt/vllm"]) == 0
+    said = capfd.readouterr()
+    assert "compiled 2 of 3 modules" in said.out and said.err == ""
+    assert "no module of this Python: 1, among them lib/package/template.py" in said.out
+    assert bytecode.is_compiled(package / "good.py") and bytecode.is_compiled(package / "sub/warns.py")
+    assert not pyc(package / "linked/other.py").exists()
+    code = marshal.loads(pyc(package / "good.py").read_bytes()[16:])
+    assert code.co_filename == "/opt/vllm/lib/package/good.py"
+
+
+def test_a_second_run_compiles_what_has_changed_alone(
+    bytecode: ModuleType, package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bytecode.main([str(package)]) == 0
+    first = pyc(package / "good.py").stat().st_mtime_ns
+    assert bytecode.main([str(package)]) == 0
+    assert pyc(package / "good.py").stat().st_mtime_ns == first
+    times = (package / "good.py").stat()
+    (package / "good.py").write_text("CHANGED = True\n")
+    os.utime(package / "good.py", ns=(times.st_atime_ns, times.st_mtime_ns))  # as wheels do
+    assert bytecode.main([str(package)]) == 0
+    assert [line.split(" of")[0] for line in capsys.readouterr().out.splitlines()[::2]] == [
+        "compiled 2",
+        "compiled 0",
+        "compiled 1",
+    ]
+    assert marshal.loads(pyc(package / "good.py").read_bytes()[16:]).co_names == ("CHANGED",)
+
+
+def test_bytecode_of_another_version_is_none(bytecode: ModuleType, package: Path) -> None:
+    assert bytecode.main([str(package)]) == 0
+    content = pyc(package / "good.py").read_bytes()
+    pyc(package / "good.py").write_bytes(b"\x00\x00" + content[2:])
+    assert not bytecode.is_compiled(package / "good.py")
+
+
+def test_a_module_whose_bytecode_cannot_be_written_is_named(
+    bytecode: ModuleType, package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (package / "sub/__pycache__").write_text("a file where the directory should be")
+    assert bytecode.main([str(package)]) == 1
+    assert f"{package}/sub/warns.py cannot be compiled: " in capsys.readouterr().err
