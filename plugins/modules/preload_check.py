@@ -35,6 +35,10 @@ options:
     description: Further environment of that process, such as C(MALLOC_CONF), which jemalloc must accept.
     type: dict
     default: {}
+  python:
+    description: What the process runs. The machine's own Python, as the engine's; Ansible's may be another.
+    type: path
+    default: /usr/bin/python3
 """
 
 EXAMPLES = r"""
@@ -74,10 +78,10 @@ class RefusedError(Exception):
     """The library must not be preloaded; the message says why and what to do."""
 
 
-def probe(path: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def probe(path: Path, environment: Mapping[str, str], python: str) -> subprocess.CompletedProcess[str]:
     """Run a small program with the library preloaded."""
     return subprocess.run(
-        [sys.executable, "-I", "-c", PROBE],
+        [python, "-I", "-c", PROBE],
         env={"LC_ALL": "C", **environment, "LD_PRELOAD": str(path)},
         capture_output=True,
         text=True,
@@ -86,7 +90,12 @@ def probe(path: Path, environment: Mapping[str, str]) -> subprocess.CompletedPro
     )
 
 
-def check(path: Path, page_size: int, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+def check(
+    path: Path,
+    page_size: int,
+    environment: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+) -> dict[str, Any]:
     """What the library is.
 
     Raises:
@@ -99,7 +108,7 @@ def check(path: Path, page_size: int, environment: Mapping[str, str] | None = No
             " phase), or set cpu_tuning_allocator to another one"
         )
     kernel = page_size or os.sysconf("SC_PAGE_SIZE")
-    done = probe(path, environment or {})
+    done = probe(path, environment or {}, python)
     said = done.stderr.strip().splitlines()
     if done.returncode != 0:
         raise RefusedError(
@@ -136,12 +145,13 @@ def main() -> None:
             "path": {"type": "path", "required": True},
             "page_size": {"type": "int", "default": 0},
             "environment": {"type": "dict", "default": {}},
+            "python": {"type": "path", "default": "/usr/bin/python3"},
         },
         supports_check_mode=True,
     )
     try:
         given = module.params
-        found = check(Path(given["path"]), given["page_size"], given["environment"])
+        found = check(Path(given["path"]), given["page_size"], given["environment"], given["python"])
     except RefusedError as error:
         module.fail_json(msg=str(error))
     else:

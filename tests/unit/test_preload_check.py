@@ -102,3 +102,13 @@ def test_settings_that_jemalloc_does_not_understand_are_refused(module: ModuleTy
         module.RefusedError, match=r"does not understand MALLOC_CONF .*Invalid conf pair: decay:30"
     ):
         module.check(path, 0, {"MALLOC_CONF": "decay:30"})
+
+
+def test_the_process_is_of_the_python_that_is_named(module: ModuleType, tmp_path: Path) -> None:
+    """Ansible's own may not be one of the machine's."""
+    path = library(tmp_path / "libtcmalloc_minimal.so.4", "int x;")
+    (tmp_path / "python").write_text(f'#!/bin/sh\necho "$LD_PRELOAD" > {tmp_path}/ran\nexit 3\n')
+    (tmp_path / "python").chmod(0o755)
+    with pytest.raises(module.RefusedError, match="does not start"):
+        module.check(path, 0, python=str(tmp_path / "python"))
+    assert (tmp_path / "ran").read_text().strip() == str(path)
