@@ -56,6 +56,8 @@ DefaultEnvironment=QEMU_CPU=$QEMU_CPU" > /run/systemd/system.conf.d/emulated.con
         user@.service; do
         ln -sf /dev/null "/run/systemd/system/$unit"
     done
+    cat /proc/cpuinfo > /run/cpuinfo  # qemu's answer, for what runs natively
+    mount --bind /run/cpuinfo /proc/cpuinfo
     read -r address gateway dns < /sys/hypervisor/address
     ip -batch - << IP
 link set lo up

@@ -31,14 +31,16 @@ SHUTDOWN_SIGNAL = "SIGRTMIN+7"
 # What stands in for a core that qemu has not. Neoverse-N2 is of V2's architecture (Armv9.0: SVE2 at 128 bits,
 # bf16, i8mm); V3 is of a later one (Armv9.2), with vectors of the same length.
 _NEAREST = {"neoverse-v2": ("neoverse-n2",), "neoverse-v3": ("neoverse-v2", "neoverse-n2")}
-# One tree for this host's own processor: qemu, and compilers for arm64 that emulated machines run natively.
-_PACKAGES = ("base-files", "g++-14-aarch64-linux-gnu", "qemu-user")
+# One tree for this host's own processor: qemu, and what emulated machines run natively: compilers for arm64,
+# and the machine's own Python, in the same version.
+_PACKAGES = ("base-files", "g++-14-aarch64-linux-gnu", "python3", "qemu-user")
 _QEMU = "usr/bin/qemu-aarch64"
 _COMPILER = "usr/bin/aarch64-linux-gnu-gcc-14"
 _LEAVE_OUT = ("/usr/bin/qemu-*", "/usr/bin/*-lto-dump-*", "/usr/share/*")
 # Names that the tree's programs have in them, and that an arm64 system has not.
 _OVER_THE_MACHINE = ("lib64", "usr/lib/x86_64-linux-gnu", "usr/aarch64-linux-gnu")
 _LIBRARY = Path(__file__).with_name("emulated.c")
+_SITE = Path(__file__).with_name("native_site.py")
 
 Step = Callable[[str], AbstractContextManager[None]]
 
@@ -202,7 +204,12 @@ def ensure_emulator(
 
 
 def _place(settings: Settings) -> Path:
-    inputs = {"packages": _PACKAGES, "left out": _LEAVE_OUT, "library": _LIBRARY.read_text()}
+    inputs = {
+        "packages": _PACKAGES,
+        "left out": _LEAVE_OUT,
+        "library": _LIBRARY.read_text(),
+        "site": _SITE.read_text(),
+    }
     return settings.cache / "emulator" / trees.key_of(inputs)
 
 
@@ -221,9 +228,19 @@ def _finish(building: Path, place: Path) -> None:
     compile_ = [f"/{_COMPILER}", "-O2", "-shared", "-fPIC", "-o", "/tmp/emulated.so", "/tmp/emulated.c"]
     _said("chroot", tree, *compile_)
     (tree / "tmp/emulated.so").rename(building / "emulated.so")
+    _finish_python(tree)
     version, cores = _describe(tree / _QEMU)
     made = Emulator(tree=place / "tree", library=place / "emulated.so", version=version, cores=cores)
     (building / "emulator.json").write_text(made.model_dump_json(indent=2))
+
+
+def _finish_python(tree: Path) -> None:
+    """Machines have the tree read-only, so its bytecode is compiled here."""
+    (library,) = tree.glob("usr/lib/python3.*")
+    site = library / "sitecustomize.py"
+    site.unlink(missing_ok=True)  # a link to a file that would be the machine's own
+    shutil.copy(_SITE, site)
+    _said("chroot", tree, "/usr/bin/python3", "-m", "compileall", "-q", f"/{library.relative_to(tree)}")
 
 
 def _describe(program: Path) -> tuple[str, tuple[str, ...]]:

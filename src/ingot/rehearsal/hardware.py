@@ -43,7 +43,7 @@ def dress(
     # cloud-init takes a machine for an EC2 instance by these three letters
     (hypervisor / "uuid").write_text(f"ec2{machine.instance_id[-5:]}-0000-4000-8000-000000000000\n")
     shutil.copy(_HERE / "boot.sh", hypervisor / "boot")
-    if processor:  # qemu itself answers for /proc/cpuinfo
+    if processor:  # /proc/cpuinfo is qemu's
         (hypervisor / "core").write_text(f"{processor.core}\n")
         shutil.copy(processor.emulator.library, hypervisor / "emulated.so")
         address = f"{machine.private_ip}/{machine.prefix_length}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from program import load
 
 from ingot.rehearsal import base, binfmt, cli, emulation, trees
 from ingot.rehearsal.config import Settings
@@ -56,6 +58,29 @@ def test_a_tree_whose_compiler_fails_is_refused_with_what_it_said(tmp_path: Path
     (tmp_path / "tree/tmp").mkdir(parents=True)
     with pytest.raises(EmulationError, match=r"aarch64-linux-gnu-gcc-14.* failed: .*No such file"):
         emulation._finish(tmp_path, tmp_path / "place")
+
+
+def test_the_native_python_is_mended_and_has_its_bytecode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machines have it read-only; Debian's sitecustomize links to what would be a file of the machine."""
+    library = tmp_path / "usr/lib/python3.13"
+    library.mkdir(parents=True)
+    site = library / "sitecustomize.py"
+    site.symlink_to("/etc/python3.13/sitecustomize.py")
+    ran: list[str] = []
+    monkeypatch.setattr(emulation, "_said", lambda *command: ran.append(" ".join(map(str, command))))
+    emulation._finish_python(tmp_path)
+    assert "aarch64" in site.read_text() and not site.is_symlink()
+    assert ran == [f"chroot {tmp_path} /usr/bin/python3 -m compileall -q /usr/lib/python3.13"]
+
+
+def test_what_runs_natively_is_told_the_processor_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.uname()
+    monkeypatch.setattr(os, "uname", os.uname)  # put back after the test
+    load(emulation._SITE)
+    assert os.uname().machine == "aarch64"
+    assert os.uname()[:4] == before[:4]
 
 
 def test_only_other_architectures_are_emulated() -> None:
