@@ -140,7 +140,7 @@ class Emulation:
         """Get qemu, once, and let the kernel know it until the region ends."""
         emulator = _find(self.settings)
         if not emulator:
-            with step("get qemu and compilers for arm64 (once, a minute)"):
+            with step("get qemu, compilers and Python for arm64 (once, a minute)"):
                 emulator = ensure_emulator(self.settings, wrap=self._wrap)
         self._interpreters.claim(self.settings.name, emulator.program)
         return emulator
