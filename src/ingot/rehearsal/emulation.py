@@ -33,7 +33,7 @@ SHUTDOWN_SIGNAL = "SIGRTMIN+7"
 _NEAREST = {"neoverse-v2": ("neoverse-n2",), "neoverse-v3": ("neoverse-v2", "neoverse-n2")}
 # One tree for this host's own processor: qemu, and what emulated machines run natively: compilers for arm64,
 # and the machine's own Python, in the same version.
-_PACKAGES = ("base-files", "g++-14-aarch64-linux-gnu", "python3", "qemu-user")
+_PACKAGES = ("base-files", "g++-14-aarch64-linux-gnu", "python3", "python3-apt", "qemu-user")
 _QEMU = "usr/bin/qemu-aarch64"
 _COMPILER = "usr/bin/aarch64-linux-gnu-gcc-14"
 _LEAVE_OUT = ("/usr/bin/qemu-*", "/usr/bin/*-lto-dump-*", "/usr/share/*")
@@ -240,6 +240,10 @@ def _finish_python(tree: Path) -> None:
     site = library / "sitecustomize.py"
     site.unlink(missing_ok=True)  # a link to a file that would be the machine's own
     shutil.copy(_SITE, site)
+    (tree / "etc/apt").mkdir(parents=True, exist_ok=True)
+    (tree / "etc/apt/machine.conf").write_text(
+        'APT::Architecture "arm64";\nAPT::Architectures { "arm64"; };\n'
+    )
     _said("chroot", tree, "/usr/bin/python3", "-m", "compileall", "-q", f"/{library.relative_to(tree)}")
 
 

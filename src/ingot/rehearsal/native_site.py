@@ -1,7 +1,8 @@
 """sitecustomize of the Python that runs natively on an emulated machine (emulation.py puts it there).
 
 A native program is told by the kernel that this is x86-64, whereas qemu tells every other program of the
-machine aarch64. What is done natively is to decide as if it were not.
+machine aarch64; and apt's library takes the machine's packages for those of its own architecture. Ansible's
+modules have to find here what they would find without it.
 """
 
 from __future__ import annotations
@@ -16,3 +17,4 @@ def uname() -> os.uname_result:
 
 
 os.uname = uname
+os.environ["APT_CONFIG"] = "/amd64/etc/apt/machine.conf"

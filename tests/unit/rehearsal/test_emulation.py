@@ -72,15 +72,18 @@ def test_the_native_python_is_mended_and_has_its_bytecode(
     monkeypatch.setattr(emulation, "_said", lambda *command: ran.append(" ".join(map(str, command))))
     emulation._finish_python(tmp_path)
     assert "aarch64" in site.read_text() and not site.is_symlink()
+    assert 'APT::Architecture "arm64";' in (tmp_path / "etc/apt/machine.conf").read_text()
     assert ran == [f"chroot {tmp_path} /usr/bin/python3 -m compileall -q /usr/lib/python3.13"]
 
 
 def test_what_runs_natively_is_told_the_processor_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.uname()
     monkeypatch.setattr(os, "uname", os.uname)  # put back after the test
+    monkeypatch.setenv("APT_CONFIG", "")
     load(emulation._SITE)
     assert os.uname().machine == "aarch64"
     assert os.uname()[:4] == before[:4]
+    assert os.environ["APT_CONFIG"] == "/amd64/etc/apt/machine.conf"
 
 
 def test_only_other_architectures_are_emulated() -> None:
