@@ -94,6 +94,23 @@ def test_compilers_are_not_emulated(region: LocalRegion, machine: Any) -> None:
     assert said == "32"  # bytes: V1's vectors have 256 bits
 
 
+def test_a_python_of_the_same_version_is_not_emulated(region: LocalRegion, machine: Any) -> None:
+    """It runs Ansible's modules and compiles bytecode, so it has to see what the machine's own does."""
+    look = (
+        "import apt, apt_pkg, importlib.util as u, platform, sys;"
+        "packages = sorted(p.name for p in apt.Cache() if p.is_installed);"
+        "print(sys.version_info[:3], u.MAGIC_NUMBER);"
+        "print(platform.machine(), apt_pkg.get_architectures(), packages)"
+    )
+    cpuinfo = "open('/proc/cpuinfo').read().count('sve')"
+    seen = [
+        region.answer(machine, f'{python} -c "{look}; print({cpuinfo} > 0)"')
+        for python in ("/usr/bin/python3", "/amd64/usr/bin/python3")
+    ]
+    assert seen[0] == seen[1]
+    assert "aarch64 ['arm64'] ['adduser', " in seen[0] and seen[0].endswith("True")
+
+
 def test_a_type_of_another_architecture_is_refused(region: LocalRegion, image: str) -> None:
     with pytest.raises(ClientError, match="architecture 'arm64' of the specified AMI"):
         region.launch(image=image, kind="m7i.large")
