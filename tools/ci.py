@@ -58,8 +58,9 @@ def static_checks() -> list[Check]:
     ]
 
 
-# A cluster of its own, which the rehearsal starts and asks as well; a driver that is compiled twice.
-LONG_SCENARIOS = frozenset({"nvidia", "site"})
+# A cluster of its own, which the rehearsal starts and asks as well; a driver that is compiled twice; what no
+# image has yet.
+LONG_SCENARIOS = frozenset({"nccl_efa", "nvidia", "site"})
 
 
 def scenarios() -> list[str]:

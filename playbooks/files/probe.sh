@@ -12,6 +12,15 @@ case $limit in '' | max) ;; *) [ "$limit" -lt "$memory" ] && memory=$limit ;; es
 echo "memory $memory"
 echo "disk $(($(df -Pk / | awk 'NR == 2 { print $4 }') * 1024))"
 
+# Interfaces of EFA, of Amazon's PCI devices.
+efa=0
+for device in "${SYS:-/sys}"/bus/pci/devices/*; do
+    case $(cat "$device/vendor" "$device/device" 2>/dev/null | tr '\n' ' ') in
+    "0x1d0f 0xefa"*) efa=$((efa + 1)) ;;
+    esac
+done
+echo "efa $efa"
+
 echo "inputs $(cat /usr/share/ingot/inputs.json 2>/dev/null)"
 for path in $PATHS; do
     [ -e "$path" ] && echo "path $path"

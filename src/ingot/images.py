@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from ingot import instance_types
 from ingot.checkout import ROOT
-from ingot.preflight import ami, drivers, fit, variables
+from ingot.preflight import ami, drivers, fit, nccl, variables
 from ingot.preflight.fit import GIB
 from ingot.preflight.refusal import Refusal
 from ingot.table import Strict, TableError, read
@@ -31,6 +31,8 @@ LAST_ROLE = "image_hygiene"
 ACCELERATOR_ROLES = ("nvidia", "neuron")
 #: The role that installs a set of NVIDIA drivers, which must be right for the image's instance types.
 DRIVERS_ROLE = "nvidia"
+#: The role that installs EFA's libraries, which must go together.
+NETWORK_ROLE = "nccl_efa"
 
 #: What playbooks/image.yml itself reads: Packer passes it.
 PLAYBOOK_VARIABLES = frozenset({"image_build"})
@@ -194,6 +196,7 @@ def refusals(name: str, given: Mapping[str, Any], root: Path = ROOT) -> list[Ref
             if DRIVERS_ROLE in catalog.images[name].roles
             else []
         ),
+        *(nccl.refusals(given) if NETWORK_ROLE in catalog.images[name].roles else []),
     ]
 
 

@@ -43,11 +43,27 @@ class Stack(Strict):
 
 
 class Installer(Strict):
-    """What a release of the EFA installer brings."""
+    """What a release of the EFA installer brings; only one with sum and packages can be installed."""
 
     libfabric: Version
     aws_ofi_nccl: Version
     efa_driver: Version
+    rdma_core: Version
+    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    packages: dict[str, Text] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _packages_are_of_these_versions(self) -> Self:
+        brought = {
+            "libfabric1-aws": self.libfabric,
+            "libnccl-ofi": self.aws_ofi_nccl,
+            "rdma-core": self.rdma_core,
+        }
+        for name, version in brought.items():
+            packaged = self.packages.get(name, version)
+            if packaged.partition("-")[0] != version:
+                raise ValueError(f"packages: {name} is {packaged}, and the installer brings {version}")
+        return self
 
 
 class Plugin(Strict):
@@ -137,7 +153,7 @@ class Network:
     environment: dict[str, str]
 
 
-def network(instance_type: str, *, nodes: int, efa_interfaces: int, address: str) -> Network:
+def network(instance_type: str, *, nodes: int, efa_interfaces: int, address: str, interface: str) -> Network:
     """For an engine that spreads over ``nodes`` nodes of one type.
 
     On one node nothing is set, whatever joins its GPUs. EFA needs nothing either: NCCL finds the plugin, the
@@ -148,6 +164,7 @@ def network(instance_type: str, *, nodes: int, efa_interfaces: int, address: str
         nodes: how many the engine spreads over.
         efa_interfaces: how many this node has.
         address: this node's private one.
+        interface: the name of the interface that has it.
     """
     gpu = accelerators.gpu_of(instance_type)
     within: Literal["alone", "pcie", "nvswitch"] = "alone"
@@ -156,7 +173,12 @@ def network(instance_type: str, *, nodes: int, efa_interfaces: int, address: str
     if nodes < 2:
         return Network(within, "nothing", {})
     across: Literal["tcp", "efa"] = "efa" if efa_interfaces and has(instance_type, "efa") else "tcp"
-    return Network(within, across, {"NCCL_SOCKET_IFNAME": INTERFACES, "VLLM_HOST_IP": address})
+    environment = {
+        "GLOO_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": INTERFACES,
+        "VLLM_HOST_IP": address,
+    }
+    return Network(within, across, environment)
 
 
 def has(instance_type: str, where: Where) -> bool:
@@ -196,14 +218,15 @@ def documented() -> str:
         lines.append(f"| {names} | {one.does} | {here} | {one.why} | {one.source} |")
     lines += [
         "",
-        "| EFA installer | libfabric | aws-ofi-nccl | tested with NCCL | |",
-        "|---|---|---|---|---|",
+        "| EFA installer | EFA driver | rdma-core | libfabric | aws-ofi-nccl | tested with NCCL | |",
+        "|---|---|---|---|---|---|---|",
     ]
     for version, installer in table.installers.items():
         plugin = table.plugins.get(installer.aws_ofi_nccl)
         tested = ", ".join(plugin.nccl) if plugin else "not known"
         pinned = f"pinned, with NCCL {table.stack.nccl}" if version == table.stack.efa_installer else ""
         lines.append(
-            f"| {version} | {installer.libfabric} | {installer.aws_ofi_nccl} | {tested} | {pinned} |"
+            f"| {version} | {installer.efa_driver} | {installer.rdma_core} | {installer.libfabric}"
+            f" | {installer.aws_ofi_nccl} | {tested} | {pinned} |"
         )
     return "\n".join(lines)

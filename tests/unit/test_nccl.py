@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from refusals import names
 
-from ingot import nccl
+from ingot import images, nccl
 from ingot.checkout import ROOT
 from ingot.preflight import nccl as checks
 
 
 def network(instance_type: str, nodes: int = 1, efa: int = 0) -> nccl.Network:
-    return nccl.network(instance_type, nodes=nodes, efa_interfaces=efa, address="10.0.0.7")
+    return nccl.network(instance_type, nodes=nodes, efa_interfaces=efa, address="10.0.0.7", interface="ens5")
 
 
 @pytest.mark.parametrize(
@@ -43,10 +46,14 @@ def test_on_one_node_nothing_is_set(instance_type: str, within: str) -> None:
         ("g5.xlarge", 1, "tcp"),
     ],
 )
-def test_on_several_nodes_two_variables_are_set(instance_type: str, efa: int, across: str) -> None:
+def test_on_several_nodes_three_variables_are_set(instance_type: str, efa: int, across: str) -> None:
     found = network(instance_type, 2, efa)
     assert found.across == across
-    assert found.environment == {"NCCL_SOCKET_IFNAME": "^lo,docker", "VLLM_HOST_IP": "10.0.0.7"}
+    assert found.environment == {
+        "GLOO_SOCKET_IFNAME": "ens5",
+        "NCCL_SOCKET_IFNAME": "^lo,docker",
+        "VLLM_HOST_IP": "10.0.0.7",
+    }
 
 
 def test_what_is_set_is_what_the_table_says_and_harms_nobody() -> None:
@@ -126,6 +133,51 @@ def test_a_newer_installer_with_torchs_nccl_is_refused() -> None:
     newer = {"efa_installer": "1.50.0", "libfabric": "2.6.0amzn1.0", "aws_ofi_nccl": "1.21.1"}
     (refusal,) = checks.check_stack(STACK | newer)
     assert "aws-ofi-nccl 1.21.1 was tested with NCCL 2.31.2, not 2.29.7" in refusal.why
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "said"),
+    [
+        ({"nccl_efa_stack": STACK | {"nccl": "2.31.2"}}, "efa-stack-untested", "not 2.31.2"),
+        ({"nccl_efa_installer_sha256": ""}, "efa-installer-sum", "no SHA-256 of the EFA installer 1.49.0"),
+        ({"nccl_efa_installer_sha256": "latest"}, "efa-installer-sum", "'latest'"),
+        (
+            {
+                "nccl_efa_stack": {
+                    "efa_installer": "1.50.0",
+                    "libfabric": "2.6.0amzn1.0",
+                    "aws_ofi_nccl": "1.21.1",
+                    "nccl": "2.31.2",
+                }
+            },
+            "efa-installer-unknown",
+            "no packages of EFA installer 1.50.0",
+        ),
+    ],
+)
+def test_what_the_role_could_not_install_is_refused_before_the_bake(
+    change: dict[str, Any], name: str, said: str
+) -> None:
+    assert checks.refusals({}) == [], "the role's own defaults are judged when it comes to it"
+    assert checks.refusals({"nccl_efa_stack": STACK}) == []
+    (refusal,) = checks.refusals({"nccl_efa_stack": STACK} | change)
+    assert refusal.name == name
+    assert said in refusal.why
+
+
+def test_an_image_with_the_role_is_refused_before_its_bake(tmp_path: Path) -> None:
+    """Through playbooks/image.yml's own question; an image without the role is not asked."""
+    table = yaml.safe_load((ROOT / "packer/images.yml").read_text())
+    gpu = copy.deepcopy(table["images"]["x86"])
+    gpu["roles"].insert(-1, "nccl_efa")
+    (tmp_path / "packer").mkdir()
+    (tmp_path / "packer/images.yml").write_text(yaml.safe_dump({"images": table["images"] | {"gpu": gpu}}))
+    for name in ("roles", "inventories"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    wrong = {"nccl_efa_stack": STACK | {"nccl": "2.31.2"}}
+    assert names(images.refusals("gpu", wrong, tmp_path)) == ["efa-stack-untested"]
+    assert names(images.refusals("x86", wrong, tmp_path)) == []
+    assert names(images.refusals("gpu", {"nccl_efa_stack": STACK}, tmp_path)) == []
 
 
 @pytest.mark.parametrize(

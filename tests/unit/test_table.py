@@ -53,13 +53,26 @@ class Rows(Strict):
         ("files/nccl.yml", "  nccl: 2.29.7", "  nccl: 2.31.2", "aws-ofi-nccl 1.20.0 was tested with NCCL"),
         (
             "files/nccl.yml",
-            "  aws_ofi_nccl: 1.20.0",
-            "  aws_ofi_nccl: 1.21.1",
+            "\n  aws_ofi_nccl: 1.20.0",
+            "\n  aws_ofi_nccl: 1.21.1",
             "stack: EFA installer 1.49.0 brings aws-ofi-nccl 1.20.0",
         ),
         ("files/nccl.yml", "here: set", "here: always", ".here: Input should be 'set', 'left' or 'never'"),
         ("files/nccl.yml", "efa_driver: 3.1.0", "driver: 3.1.0", ".driver: unknown field"),
         ("files/nccl.yml", "where: nvswitch", "where: nvlink", ".refused.where: Input"),
+        ("files/nccl.yml", "sha256: cf2e", "sha256: zf2e", "installers.1.49.0.sha256: "),
+        (
+            "files/nccl.yml",
+            "libfabric1-aws: 2.4.0amzn5.0",
+            "libfabric1-aws: 2.4.0amzn4.0",
+            "libfabric1-aws is 2.4.0amzn4.0, and the installer brings 2.4.0amzn5.0",
+        ),
+        (
+            "files/nccl.yml",
+            "libnccl-ofi: 1.20.0-1",
+            "libnccl-ofi: 1.19.2-1",
+            "libnccl-ofi is 1.19.2-1, and the installer brings 1.20.0",
+        ),
         ("packer/images.yml", "size: 24", "size: big", "images.x86.volume.size: Input"),
     ],
 )

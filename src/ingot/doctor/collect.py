@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import checks
+from . import checks, network
 from .causes import RANK_LOG, first_cause
 from .finding import Finding, ordered
 from .settings import Settings
@@ -126,7 +126,8 @@ def diagnose(settings: Settings) -> list[Finding]:
     findings = list(unit_findings(settings))
     if settings.mode == "ray_serve":
         findings += ray_findings(settings)
-    findings += [item.at(node=settings.node) for check in checks.AT_ANY_TIME for item in check(settings)]
+    for check in (*checks.AT_ANY_TIME, network.efa):
+        findings += [item.at(node=settings.node) for item in check(settings)]
     if not checks.held_by(settings.user, settings.port):
         # An engine that is just starting has taken a part of what it needs already.
         missing = checks.memory(settings, ours=checks.resident(settings.user))

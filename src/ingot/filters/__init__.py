@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ingot.filters import containers, drivers, images, models, preflight, sizing, topology, units
+from ingot.filters import containers, drivers, images, models, nccl, preflight, sizing, topology, units
 
 FILTERS = (
     containers.FILTERS
     | drivers.FILTERS
     | images.FILTERS
     | models.FILTERS
+    | nccl.FILTERS
     | preflight.FILTERS
     | sizing.FILTERS
     | topology.FILTERS

@@ -12,6 +12,45 @@ from ingot import instance_types, nccl
 from ingot.preflight.refusal import Refusal
 from ingot.table import in_words
 
+SUM = re.compile(r"[0-9a-f]{64}")
+
+
+def refusals(variables: Mapping[str, Any]) -> list[Refusal]:
+    """What is known before there is a machine. ``variables`` are those of the role nccl_efa.
+
+    One that is not set yet is not judged.
+    """
+    stack = variables.get("nccl_efa_stack")
+    if stack is None:
+        return []
+    if found := check_stack(stack):
+        return found
+    version = stack["efa_installer"]
+    installer = nccl.load().installers[version]
+    if not installer.packages:
+        packaged = [name for name, one in nccl.load().installers.items() if one.packages]
+        return [
+            Refusal(
+                "efa-installer-unknown",
+                f"files/nccl.yml has no packages of EFA installer {version}, so nothing could be checked",
+                f"Take {' or '.join(packaged)}, or add them with their source",
+            )
+        ]
+    return check_sum(version, str(variables.get("nccl_efa_installer_sha256", installer.sha256)))
+
+
+def check_sum(version: str, given: str) -> list[Refusal]:
+    """The archive is held to a sum: it is run as root."""
+    if SUM.fullmatch(given):
+        return []
+    return [
+        Refusal(
+            "efa-installer-sum",
+            f"nccl_efa_installer_sha256 is {given!r}, which is no SHA-256 of the EFA installer {version}",
+            "Take the one that AWS publishes (docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-verify.html)",
+        )
+    ]
+
 
 def check_environment(nodes: Mapping[str, Mapping[str, Any]]) -> list[Refusal]:
     """``nodes`` maps each host to its variables, of which serving_environment may break what NCCL does."""
@@ -64,6 +103,7 @@ def check_efa(what: str, type_name: str, attached: int) -> list[Refusal]:
         Refusal(
             "efa-not-attached",
             f"{what} is {type_name}, which may have {kind.efa_interfaces} interfaces for EFA, and has none",
-            "Launch it with interfaces of type efa, in a security group that may reach itself both ways",
+            "Launch it with interfaces of type efa, in a security group that allows all traffic from itself"
+            " and to itself",
         )
     ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ingot import images, sizing
-from ingot.preflight import devices, fit
+from ingot.preflight import devices, fit, nccl
 from ingot.preflight.refusal import Refusal
 
 MODELS = "/opt/ingot/models"
@@ -54,6 +54,11 @@ def refusals(
             model_id,
             model,
             variables,
+        ),
+        *(
+            nccl.check_efa(host, type_name, int(answer.get("efa", 0)))
+            if int(variables.get("nccl_efa_engine_nodes", 1)) > 1
+            else []
         ),
         *fit.check_disk(
             f"free space on the root disk of {host}", int(answer["disk"]), needed, " and ".join(parts)

@@ -62,6 +62,26 @@ def test_a_bad_node_is_refused(change: Callable[[str], str], name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "probe", "name"),
+    [
+        ("m7i.xlarge", PROBE + "efa 0\n", ["no-efa"]),
+        ("g6.8xlarge", PROBE + "efa 0\n", ["efa-not-attached"]),
+        ("g6.8xlarge", PROBE, ["efa-not-attached"]),
+        ("g6.8xlarge", PROBE + "efa 1\n", []),
+    ],
+)
+def test_an_engine_over_several_nodes_needs_efa_on_each(kind: str, probe: str, name: list[str]) -> None:
+    """Also on a GPU's node; that its image is for CPUs is another matter."""
+
+    def refused(nodes: int) -> list[str]:
+        found = node(probe, ec2_instance_type=kind, nccl_efa_engine_nodes=nodes)
+        return [one for one in found if "efa" in one]
+
+    assert refused(2) == name
+    assert refused(1) == []
+
+
+@pytest.mark.parametrize(
     ("cgroup", "unit"),
     [
         ("0::/system.slice/haproxy.service\n", "haproxy.service"),
