@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from ingot import images, instance_types
 from ingot.cli import app
+from ingot.filters import FILTERS
 from ingot.preflight.fit import GIB
 from ingot.table import TableError
 
@@ -254,3 +255,13 @@ def test_packer(found: str, refused: bool) -> None:
     assert [refusal.name for refusal in images.check_packer(found, "1.11.0")] == (
         ["packer-too-old"] if refused else []
     )
+
+
+def test_a_node_is_known_by_what_its_image_computes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerator = FILTERS["ingot_accelerator"]
+    assert accelerator(["x86", "ray_head"]) == accelerator(["ray_head"]) == ""
+    catalog = images.load()
+    gpu = catalog.images["x86"].model_copy(update={"groups": ["gpu"], "accelerator": "nvidia"})
+    made = catalog.model_copy(update={"images": {**catalog.images, "gpu": gpu}})
+    monkeypatch.setattr(images, "load", lambda: made)
+    assert accelerator(["gpu", "ray_head"]) == "nvidia"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.errors import AnsibleFilterError
+from ansible.errors import AnsibleError, AnsibleFilterError
 from role_templates import render
 
 from ingot.filters import units
@@ -346,3 +346,46 @@ def test_two_engines_of_a_node_are_one_server_and_each_has_half_of_the_memory() 
     assert "data-parallel-size" not in one
     assert two["data-parallel-size"] == 2
     assert two["kv-cache-memory-bytes"] < one["kv-cache-memory-bytes"]
+
+
+GPU = SERVING | {"serving_mode": "vllm", "serving_model_shape": SHAPE | {"attention_heads": 9}}
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "more", "expected"),
+    [
+        ("g5.xlarge", {}, {"tensor-parallel-size": 1}),
+        ("g5.12xlarge", {}, {"tensor-parallel-size": 1, "data-parallel-size": 4}),
+        (
+            "g5.12xlarge",
+            {"serving_engine_flags": {"tensor-parallel-size": 3}, "serving_max_num_seqs": 64},
+            {"tensor-parallel-size": 3, "max-num-seqs": 64},
+        ),
+    ],
+)
+def test_on_gpus_an_engine_is_sized_by_them_and_vllm_measures_the_cache(
+    instance_type: str, more: dict[str, Any], expected: dict[str, int]
+) -> None:
+    arguments = yaml.safe_load(
+        render("serving", "vllm.yaml.j2", GPU | {"serving_instance_type": instance_type} | more)
+    )
+    sized = ("tensor-parallel-size", "data-parallel-size", "max-num-seqs", "kv-cache-memory-bytes")
+    assert {name: arguments[name] for name in sized if name in arguments} == expected
+    assert arguments["max-model-len"] == 8192
+
+
+def test_on_gpus_the_hosts_memory_does_not_limit_the_model() -> None:
+    """48 GiB of weights on four L40S, in a host that a CPU's engine would not fit."""
+    large = GPU["serving_model_shape"] | {"weight_bytes": 48 * 1024**3, "attention_heads": 12}
+    node = {"serving_model_shape": large, "serving_host_memory_bytes": 32 * 1024**3}
+    text = render("serving", "vllm.yaml.j2", GPU | node | {"serving_instance_type": "g6e.12xlarge"})
+    assert yaml.safe_load(text)["tensor-parallel-size"] == 3, "the KV heads are three"
+    with pytest.raises(AnsibleError, match="does not fit"):
+        render("serving", "vllm.yaml.j2", GPU | node)
+
+
+def test_on_gpus_start_and_stop_have_their_time_too() -> None:
+    text = render("serving", "sizing.conf.j2", GPU | {"serving_instance_type": "g5.xlarge"})
+    start = int(options(text, "Environment")[0].split("=")[1])
+    assert int(options(text, "TimeoutStartSec")[0]) > start > 60
+    assert int(options(text, "TimeoutStopSec")[0]) > 120

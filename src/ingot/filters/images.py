@@ -48,7 +48,14 @@ def volume_refusals(size: int, host: str, catalog: object, model_ids: Iterable[s
     return images.check_volume(host, size, weights)
 
 
+def accelerator(groups: Iterable[str]) -> str:
+    """What a node of these groups computes on, by its image: ``nvidia``, ``neuron``; empty for CPUs."""
+    found = images.of_groups(groups)
+    return found[1].accelerator if found else ""
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "ingot_image_refusals": image_refusals,
     "ingot_machine_refusals": machine_refusals,
+    "ingot_accelerator": accelerator,
 }

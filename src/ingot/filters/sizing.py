@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ingot import accelerator_sizing, accelerators, models, sizing
+from ingot import accelerator_sizing, accelerators, instance_types, models, sizing
 
 
 def ingot_sizing(
@@ -44,7 +44,14 @@ def ingot_sizing(
 
 
 def ingot_device_sizing(
-    shape: Mapping[str, Any], model_id: str, dtype: str, instance_type: str, **options: Any
+    shape: Mapping[str, Any],
+    model_id: str,
+    dtype: str,
+    instance_type: str,
+    *,
+    eager: bool = False,
+    drain_s: int = 120,
+    **options: Any,
 ) -> dict[str, int]:
     """Size an engine for the GPUs or Neuron chips of an instance type.
 
@@ -53,18 +60,29 @@ def ingot_device_sizing(
         model_id: its name, for messages.
         dtype: what it computes in.
         instance_type: EC2's name.
+        eager, drain_s: those of ``ingot.sizing.size``.
         options: those of ``size_gpu`` and ``size_neuron``; empty strings and zeros count as not given.
     """
     given = {key: value for key, value in options.items() if value not in ("", 0, None)}
     try:
         decoder = accelerator_sizing.decoder(model_id, models.ModelShape.model_validate(dict(shape)), dtype)
         if gpu := accelerators.gpu_of(instance_type):
-            return asdict(accelerator_sizing.size_gpu(gpu, decoder, **given))
-        if neuron := accelerators.neuron_of(instance_type):
-            return asdict(accelerator_sizing.size_neuron(neuron, decoder, **given))
+            sized = accelerator_sizing.size_gpu(gpu, decoder, **given)
+        elif neuron := accelerators.neuron_of(instance_type):
+            sized = accelerator_sizing.size_neuron(neuron, decoder, **given)
+        else:
+            raise AnsibleFilterError(f"{instance_type!r} has no GPU or Neuron chip of files/accelerators.yml")
     except (sizing.SizingError, ValueError, TypeError) as error:
         raise AnsibleFilterError(str(error)) from error
-    raise AnsibleFilterError(f"{instance_type!r} has no GPU or Neuron chip of files/accelerators.yml")
+    # Weights are read once for each engine, by the host; all else of it is on the devices.
+    weights = sized.engines * decoder.weight_bytes
+    cores = instance_types.get(instance_type).vcpu
+    return asdict(sized) | {
+        "needed_bytes": sized.needed_bytes,
+        "engine_bytes": 0,
+        "start_timeout_s": sizing.start_timeout_s(weights, cores, eager=eager),
+        "stop_timeout_s": drain_s + sizing.STOP_MARGIN,
+    }
 
 
 def ingot_ray_num_cpus(cores: int) -> int:
