@@ -1,4 +1,4 @@
-"""NCCL and EFA: what an engine's environment must have, which set of libraries is sound, what a log shows.
+"""NCCL and EFA: what an engine's environment must have, and which set of libraries is sound.
 
 ``files/nccl.yml`` has the facts. GPUs of one node find each other by NVLink, PCIe or shared memory, for which
 nothing has to be set; only an engine that spreads over several nodes needs the network.
@@ -6,7 +6,6 @@ nothing has to be set; only an engine that spreads over several nodes needs the 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,11 +25,6 @@ Where = Literal["any", "nvswitch", "gpus", "efa"]
 
 # Every interface but those that no other node is behind.
 INTERFACES = "^lo,docker"
-
-# NCCL says which network it took, and over which each channel goes; the plugin, which provider.
-_FELL_BACK = re.compile(
-    r"^.*(?:Using network Socket|via NET/Socket|NET/OFI Selected [Pp]rovider is (?!efa)).*$", re.MULTILINE
-)
 
 
 class Stack(Strict):
@@ -197,15 +191,6 @@ def variable(name: str) -> Variable | None:
     """What is known of a variable. All that begin with ``RDMAV_`` are alike."""
     alike = "RDMAV_FORK_SAFE" if name.startswith("RDMAV_") else name
     return next((one for one in load().variables if alike in one.name.split(", ")), None)
-
-
-def fell_back(log: str) -> str:
-    """The first line by which NCCL or the plugin says that it does not use EFA; empty where none does.
-
-    With NCCL_DEBUG=INFO. Nothing else shows it: it works, many times slower.
-    """
-    found = _FELL_BACK.search(log)
-    return found[0].strip() if found else ""
 
 
 def documented() -> str:

@@ -199,41 +199,6 @@ def test_efa_that_is_there_is_let_through(instance_type: str, attached: int) -> 
     assert checks.check_efa("node a", instance_type, attached) == []
 
 
-EFA = """\
-ip-10-0-0-7:81:81 [0] NCCL INFO Bootstrap : Using ens32:10.0.0.7<0>
-ip-10-0-0-7:81:81 [0] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.20.0
-ip-10-0-0-7:81:81 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa-direct (found 32 nics)
-ip-10-0-0-7:81:99 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/Libfabric/0/GDRDMA
-"""
-
-
-@pytest.mark.parametrize(
-    ("log", "line"),
-    [
-        (EFA, ""),
-        ("", ""),
-        ("INFO vllm started\n", ""),
-        (
-            "a:1:1 [0] NCCL INFO NET/Plugin: No plugin found (libnccl-net.so)\n"
-            "a:1:1 [0] NCCL INFO Using network Socket\n",
-            "a:1:1 [0] NCCL INFO Using network Socket",
-        ),
-        (
-            "a:1:9 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0\n",
-            "a:1:9 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0",
-        ),
-        (
-            EFA.replace("provider is efa", "provider is tcp"),
-            "ip-10-0-0-7:81:81 [0] NCCL INFO NET/OFI Selected provider is tcp, fabric is efa-direct"
-            " (found 32 nics)",
-        ),
-    ],
-    ids=["efa", "empty", "silent", "no plugin", "a channel", "another provider"],
-)
-def test_a_fall_back_is_seen_in_the_log(log: str, line: str) -> None:
-    assert nccl.fell_back(log) == line
-
-
 def test_the_page_shows_the_table() -> None:
     page = (ROOT / "docs/nccl.md").read_text(encoding="utf-8")
     assert nccl.documented() in page, "paste what ingot.nccl.documented() gives"

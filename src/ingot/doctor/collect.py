@@ -128,11 +128,24 @@ def diagnose(settings: Settings) -> list[Finding]:
         findings += ray_findings(settings)
     for check in (*checks.AT_ANY_TIME, network.efa):
         findings += [item.at(node=settings.node) for item in check(settings)]
+    findings += [item.at(node=settings.node) for item in network.unused(_network_logs(settings))]
     if not checks.held_by(settings.user, settings.port):
         # An engine that is just starting has taken a part of what it needs already.
         missing = checks.memory(settings, ours=checks.resident(settings.user))
         findings += [item.at(node=settings.node) for item in (*checks.port_taken(settings), *missing)]
     return ordered(findings)
+
+
+def _network_logs(settings: Settings) -> Iterator[tuple[str, list[str]]]:
+    """What the engines that run said of their network, which they do when they start."""
+    for state in map(unit, settings.units):
+        if state.running:
+            said = _journal(f"--grep={network.SAID}", f"_SYSTEMD_INVOCATION_ID={state.invocation}")
+            yield f"journal of {state.name}", said
+    for path in sorted(Path(settings.ray_logs).glob("worker-*.out")):
+        if _alive(path):
+            with path.open("rb") as file:
+                yield str(path), file.read(LOG_BYTES).decode("utf-8", "replace").splitlines()
 
 
 def _plain(cause: str, what: str, action: str, **place: str) -> Finding:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .causes import RANK_CHECK
@@ -13,6 +14,10 @@ from .settings import Settings, read_json
 
 EXPECTED = Path("/etc/ingot/nccl.json")  # written by the role nccl_efa, as is the program
 ASK = ("/usr/bin/python3", "-I", "/usr/lib/ingot/efa/efa_node.py", "ask")
+# NCCL says which network it took, and over which each channel goes; the plugin, which provider. With
+# NCCL_DEBUG=INFO alone.
+SAID = "NET/|Using network"
+_FELL_BACK = re.compile(r"Using network Socket|via NET/Socket|NET/OFI Selected [Pp]rovider is (?!efa)")
 
 
 def efa(settings: Settings) -> Iterator[Finding]:
@@ -56,6 +61,28 @@ def efa(settings: Settings) -> Iterator[Finding]:
             action="/opt/amazon/efa/bin/fi_info -p efa -t FI_EP_RDM says why; ls -l /dev/infiniband shows "
             "who may open them.",
         )
+
+
+def unused(logs: Iterable[tuple[str, Iterable[str]]]) -> Iterator[Finding]:
+    """An engine that could use EFA, and by its own words does not. ``logs``: their places and lines."""
+    if read_json(EXPECTED, {}).get("across") != "efa":
+        return
+    for source, lines in logs:
+        if line := fell_back(lines):
+            yield Finding(
+                cause="efa-not-used",
+                what="NCCL sends by TCP, though this node has EFA: many times slower.",
+                action="Let it say why: NCCL_DEBUG: INFO, FI_LOG_LEVEL: warn in serving_environment; "
+                "docs/nccl.md has the lines. A plugin that it did not find: run site.yml.",
+                rank=RANK_CHECK + 6,
+                source=source,
+                evidence=line,
+            )
+
+
+def fell_back(lines: Iterable[str]) -> str:
+    """The first line by which NCCL or the plugin says that it does not use EFA; empty where none does."""
+    return next((line.strip() for line in lines if _FELL_BACK.search(line)), "")
 
 
 def _finding(cause: str, what: str, action: str) -> Finding:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_systemd import System
 
-from ingot.doctor import network
+from ingot.doctor import collect, network
 from ingot.doctor.settings import Settings
 
 TWO = {"instance_type": "p4d.24xlarge", "engine_nodes": 2, "across": "efa", "interfaces": 4}
@@ -68,3 +70,54 @@ def test_a_program_that_ends_badly_is_no_traceback(place: Path) -> None:
     (finding,) = network.efa(Settings())
     assert finding.cause == "efa-not-asked"
     assert "efa_node.py" in finding.what
+
+
+EFA = """\
+ip-10-0-0-7:81:81 [0] NCCL INFO Bootstrap : Using ens32:10.0.0.7<0>
+ip-10-0-0-7:81:81 [0] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.20.0
+ip-10-0-0-7:81:81 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa-direct (found 32 nics)
+ip-10-0-0-7:81:99 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/Libfabric/0/GDRDMA
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        (EFA, ""),
+        ("", ""),
+        ("INFO vllm started\n", ""),
+        (
+            "a:1:1 [0] NCCL INFO NET/Plugin: No plugin found (libnccl-net.so)\n"
+            "a:1:1 [0] NCCL INFO Using network Socket\n",
+            "a:1:1 [0] NCCL INFO Using network Socket",
+        ),
+        (
+            "a:1:9 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0\n",
+            "a:1:9 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0",
+        ),
+        (
+            EFA.replace("provider is efa", "provider is tcp"),
+            "ip-10-0-0-7:81:81 [0] NCCL INFO NET/OFI Selected provider is tcp, fabric is efa-direct"
+            " (found 32 nics)",
+        ),
+    ],
+    ids=["efa", "empty", "silent", "no plugin", "a channel", "another provider"],
+)
+def test_a_fall_back_is_seen_in_the_log(log: str, line: str) -> None:
+    assert network.fell_back(log.splitlines()) == line
+
+
+@pytest.mark.parametrize(("across", "causes"), [("efa", ["efa-not-used"] * 2), ("tcp", []), ("nothing", [])])
+def test_an_engine_that_fell_back_is_found_in_the_journal_and_in_rays_logs(
+    place: Path, system: System, across: str, causes: list[str]
+) -> None:
+    (place / "nccl.json").write_text(json.dumps(TWO | {"across": across}))
+    system.units["vllm.service"] = {"ActiveState": "active", "InvocationID": "a1"}
+    system.journal = [EFA.splitlines()[0], "a:1:1 [0] NCCL INFO Using network Socket"]
+    log = "a:1:9 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0\n"
+    (place / f"worker-aa-01000000-{os.getpid()}.out").write_text(log)
+    (place / "worker-bb-01000000-999999999.out").write_text(log)  # of one that ended long ago
+    settings = Settings(units=("vllm.service",), ray_logs=str(place))
+    found = list(network.unused(collect._network_logs(settings)))
+    assert [finding.cause for finding in found] == causes
+    assert all("via NET/Socket" in item.evidence or "network Socket" in item.evidence for item in found)
