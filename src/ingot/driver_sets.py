@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
 from ingot import accelerators
 from ingot.checkout import ROOT
+from ingot.locked_sets import PackageName, Packages, Reason, Repository, System, Url, Version
 from ingot.table import Strict, TableError, check, read
 
 TABLE = ROOT / "files" / "driver-sets.yml"
@@ -34,22 +35,7 @@ def _regex(value: str) -> str:
     return value
 
 
-Version = Annotated[str, Field(pattern=r"^([0-9]+:)?[0-9][A-Za-z0-9.+~-]*$")]
-PackageName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.+-]+$")]
-Packages = dict[PackageName, Version]
 Cuda = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
-Url = Annotated[str, Field(pattern=r"^https://\S+$")]
-Reason = Annotated[str, Field(min_length=20)]
-
-
-class System(Strict):
-    """What the packages are made for, in the words of Ansible's facts."""
-
-    name: Literal["Debian", "Ubuntu"]
-    version: Annotated[str, Field(pattern=r"^[0-9]+$")]
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.version}"
 
 
 class Kernel(Strict):
@@ -69,25 +55,6 @@ class Patch(Strict):
 
     def concerns(self, release: str) -> bool:
         return re.match(self.kernels, release) is not None
-
-
-class Repository(Strict):
-    """Where the packages come from. The key is one of the base image, or is held against a fingerprint."""
-
-    uri: Annotated[str, Field(pattern=r"^https?://\S+[^/\s]$")]
-    suite: Annotated[str, Field(min_length=1)]
-    components: list[str] = Field(default_factory=list)
-    keyring: Annotated[str, Field(pattern=r"^(/\S+)?$")] = ""
-    key: Annotated[str, Field(pattern=r"^(https://\S+)?$")] = ""
-    fingerprint: Annotated[str, Field(pattern=r"^([0-9A-F]{40})?$")] = ""
-
-    @model_validator(mode="after")
-    def _signed(self) -> Repository:
-        if bool(self.keyring) == bool(self.key) or bool(self.key) != bool(self.fingerprint):
-            raise ValueError(
-                "give keyring, or key with fingerprint: packages without a known key are refused"
-            )
-        return self
 
 
 class Parts(Strict):

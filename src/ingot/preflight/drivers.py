@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ingot import accelerators, driver_sets, instance_types
-from ingot.driver_sets import DriverSet, System, Table
+from ingot import accelerators, driver_sets
+from ingot.driver_sets import DriverSet, Table
+from ingot.locked_sets import System
+from ingot.preflight import sets
 from ingot.preflight.refusal import Refusal
 from ingot.table import TableError
 
@@ -46,15 +47,9 @@ def machine_refusals(
     kernel = str(variables["nvidia_kernel"])
     if found := check_system(host, System.model_validate(system), name, table):
         return found
-    if not installed and not kernel:
-        works = next(iter(table.get(name).releases), "")
-        return [
-            Refusal(
-                "no-kernel",
-                f"{host} has no kernel in /boot, so there is none to compile the driver for",
-                f"Set nvidia_kernel to the one to install{f', such as {works}' if works else ''}",
-            )
-        ]
+    works = next(iter(table.get(name).releases), "")
+    if found := sets.check_boot(host, installed, "nvidia_kernel", kernel, works):
+        return found
     return check_kernels(installed, name, table, f"{host} has")
 
 
@@ -69,15 +64,8 @@ def read(given: object) -> tuple[Table, list[Refusal]]:
 
 def check_name(name: str, table: Table) -> list[Refusal]:
     """The table has that set, and the repository its patches."""
-    if name not in table.sets:
-        near = difflib.get_close_matches(name, table.sets, n=1, cutoff=0.5)
-        return [
-            Refusal(
-                "unknown-driver-set",
-                f"files/driver-sets.yml has no set {name!r}",
-                f"Write {near[0]!r} if that is meant" if near else f"Name one of {', '.join(table.sets)}",
-            )
-        ]
+    if found := sets.check_name("unknown-driver-set", name, table.sets, "files/driver-sets.yml"):
+        return found
     return check_patches(name, table.get(name))
 
 
@@ -98,19 +86,7 @@ def check_type(kind: str, name: str, table: Table) -> list[Refusal]:
     """The set is for the GPU of an instance type. One without a GPU, or only to bake on, says nothing."""
     gpu = accelerators.gpu_of(kind)
     if gpu is None:
-        if why := accelerators.unsupported(kind):
-            return [Refusal("unsupported-accelerator", f"{kind}: {why}", "Choose another instance type")]
-        try:
-            instance_types.get(kind)
-        except instance_types.UnknownInstanceType as error:
-            return [
-                Refusal(
-                    "unknown-instance-type",
-                    str(error),
-                    "Correct nvidia_instance_types; files/instance-types.csv has those that are known",
-                )
-            ]
-        return []
+        return sets.check_without(kind, "nvidia_instance_types")
     chosen = table.get(name)
     fit = [
         other
@@ -163,17 +139,8 @@ def check_cuda(needed: str, name: str, table: Table) -> list[Refusal]:
 
 def check_system(host: str, system: System, name: str, table: Table) -> list[Refusal]:
     """The packages are made for the machine's distribution."""
-    chosen = table.get(name)
-    if chosen.system == system:
-        return []
-    fit = [other for other, one in table.sets.items() if one.system == system]
-    return [
-        Refusal(
-            "driver-set-other-system",
-            f"driver set {name} is for {chosen.system}, and {host} is {system}",
-            f"Set nvidia_driver_set to {' or '.join(fit)}" if fit else f"Start from {chosen.system}",
-        )
-    ]
+    systems = {other: one.system for other, one in table.sets.items()}
+    return sets.check_system("driver-set-other-system", host, system, name, systems, "nvidia_driver_set")
 
 
 def check_kernels(

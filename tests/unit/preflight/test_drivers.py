@@ -177,7 +177,7 @@ def test_an_image_with_the_role_is_refused_before_its_bake(tmp_path: Path) -> No
 
 def test_every_refusal_is_in_the_table_of_the_documentation() -> None:
     text = (ROOT / "docs/troubleshoot.md").read_text()
-    source = (ROOT / "src/ingot/preflight/drivers.py").read_text()
+    source = "".join((ROOT / f"src/ingot/preflight/{name}.py").read_text() for name in ("drivers", "sets"))
     for name in (
         "bad-driver-set-table",
         "unknown-driver-set",
