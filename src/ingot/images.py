@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from ingot import instance_types
 from ingot.checkout import ROOT
-from ingot.preflight import ami, drivers, fit, nccl, variables
+from ingot.preflight import ami, drivers, fit, nccl, neuron, variables
 from ingot.preflight.fit import GIB
 from ingot.preflight.refusal import Refusal
 from ingot.table import Strict, TableError, read
@@ -29,8 +29,8 @@ LAST_ROLE = "image_hygiene"
 
 #: The roles that bring an accelerator's driver, each called like it.
 ACCELERATOR_ROLES = ("nvidia", "neuron")
-#: The role that installs a set of NVIDIA drivers, which must be right for the image's instance types.
-DRIVERS_ROLE = "nvidia"
+#: What asks whether the set that such a role installs is right for the image's instance types.
+SETS = {"nvidia": drivers.refusals, "neuron": neuron.refusals}
 #: The role that installs EFA's libraries, which must go together.
 NETWORK_ROLE = "nccl_efa"
 
@@ -192,9 +192,10 @@ def refusals(name: str, given: Mapping[str, Any], root: Path = ROOT) -> list[Ref
         *variables.check_variables(given, options, playbooks | PLAYBOOK_VARIABLES),
         *check_compiled_for(name, catalog.images[name].core, given),
         *(
-            drivers.refusals(given, catalog.images[name].instance_type)
-            if DRIVERS_ROLE in catalog.images[name].roles
-            else []
+            refusal
+            for role, ask in SETS.items()
+            if role in catalog.images[name].roles
+            for refusal in ask(given, catalog.images[name].instance_type)
         ),
         *(nccl.refusals(given) if NETWORK_ROLE in catalog.images[name].roles else []),
     ]

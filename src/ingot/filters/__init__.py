@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from ingot.filters import containers, drivers, images, models, nccl, preflight, sizing, topology, units
+from ingot.filters import (
+    containers,
+    drivers,
+    images,
+    models,
+    nccl,
+    neuron,
+    preflight,
+    sizing,
+    topology,
+    units,
+)
 
 FILTERS = (
     containers.FILTERS
@@ -10,6 +21,7 @@ FILTERS = (
     | images.FILTERS
     | models.FILTERS
     | nccl.FILTERS
+    | neuron.FILTERS
     | preflight.FILTERS
     | sizing.FILTERS
     | topology.FILTERS

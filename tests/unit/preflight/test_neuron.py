@@ -1,0 +1,182 @@
+"""What speaks against a Neuron SDK, each defect planted in a choice that is let through."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+from refusals import names
+
+from ingot.checkout import ROOT
+from ingot.preflight import neuron
+
+SETS: dict[str, Any] = yaml.safe_load((ROOT / "files/neuron-sets.yml").read_text())["sets"]
+NAME = "sdk-2.28.1"
+UBUNTU = {"name": "Ubuntu", "version": "24"}
+KERNEL = "6.14.0-1018-aws"
+
+GOOD: dict[str, Any] = {
+    "neuron_set": NAME,
+    "neuron_sets": SETS,
+    "neuron_repository": {},
+    "neuron_kernel": "",
+    "neuron_instance_types": ["inf2.xlarge", "inf2.48xlarge"],
+}
+
+
+def newer(**parts: Any) -> dict[str, Any]:
+    """A table with a second set, of which some parts are newer."""
+    later = copy.deepcopy(SETS[NAME])
+    for path, value in parts.items():
+        place = later
+        *parents, last = path.split("__")
+        for part in parents:
+            place = place[part]
+        place[last] = value
+    return {"neuron_set": "later", "neuron_sets": SETS | {"later": later}}
+
+
+def test_good_choices_are_let_through() -> None:
+    assert neuron.refusals(GOOD, "inf2.xlarge") == []
+    assert neuron.refusals(GOOD, "m7i.xlarge") == [], "it may be baked on a type without a chip"
+    assert neuron.refusals({}) == [], "the role's own defaults are judged when it comes to it"
+    assert neuron.refusals(GOOD | {"neuron_kernel": KERNEL}) == []
+    assert neuron.machine_refusals(GOOD, "node", UBUNTU, [KERNEL], ["dkms", "aws-neuronx-dkms"]) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "said", "do"),
+    [
+        ({"neuron_set": "sdk-2.28.2"}, "unknown-neuron-set", "no set 'sdk-2.28.2'", f"Write '{NAME}'"),
+        ({"neuron_set": "x"}, "unknown-neuron-set", "no set 'x'", f"Name one of {NAME}"),
+        (
+            newer(plugin__tag="0.5.0", plugin__vllm="0.16.0"),
+            "neuron-part-too-new",
+            "set later has plugin 0.5.0, vllm 0.16.0, and the last for Inferentia2 is SDK 2.28.1",
+            f"Take neuron_set {NAME}",
+        ),
+        (newer(sdk="2.33.0"), "neuron-part-too-new", "has sdk 2.33.0", f"Take neuron_set {NAME}"),
+        (
+            newer(driver="2.29.0.0", packages__driver={"aws-neuronx-dkms": "2.29.0.0"}),
+            "neuron-part-too-new",
+            "for Trainium2 and Trainium3 alone",
+            f"Take neuron_set {NAME}",
+        ),
+        (
+            {"neuron_instance_types": ["trn1.2xlarge"]},
+            "unsupported-accelerator",
+            "trn1.2xlarge: Trainium",
+            "Choose another instance type",
+        ),
+        (
+            {"neuron_instance_types": ["trn2.48xlarge"]},
+            "unsupported-accelerator",
+            "Neuron SDK 2.31 and later",
+            "Choose another instance type",
+        ),
+        (
+            {"neuron_instance_types": ["inf1.xlarge"]},
+            "unsupported-accelerator",
+            "2.21 or older",
+            "Choose another instance type",
+        ),
+        (
+            {"neuron_instance_types": ["inf2.xlrge"]},
+            "unknown-instance-type",
+            "inf2.xlarge",
+            "Correct neuron_inst",
+        ),
+        (
+            {"neuron_instance_types": ["m7i.xlarge"]},
+            "no-accelerator",
+            "neuron_instance_types names m7i.xlarge, which has no Neuron chip",
+            "name one of inf2.xlarge, inf2.8xlarge",
+        ),
+        (
+            {"neuron_kernel": "6.19.0-1001-aws"},
+            "neuron-kernel-unknown",
+            "neuron_kernel is 6.19.0-1001-aws, and driver 2.26.10.0 (set sdk-2.28.1) builds on 5.10 to 6.18",
+            "remove the other",
+        ),
+        (
+            {"neuron_repository": {"uri": "http://mirror.example", "suite": "noble"}},
+            "bad-neuron-repository",
+            "packages without a known key are refused",
+            "leave neuron_repository empty",
+        ),
+        (
+            {"neuron_repository": {"url": "http://mirror.example"}},
+            "bad-neuron-repository",
+            "neuron_repository: uri: Field required; suite: Field required; url: unknown field",
+            "Give uri, suite",
+        ),
+        ({"neuron_sets": {"a": {}}}, "bad-neuron-set-table", "sets.a.driver: Field required", "Mend it"),
+    ],
+)
+def test_a_bad_choice_is_refused_before_there_is_a_machine(
+    change: dict[str, Any], name: str, said: str, do: str
+) -> None:
+    (refusal,) = neuron.refusals(GOOD | change)
+    assert refusal.name == name
+    assert said in refusal.why
+    assert do in refusal.do
+
+
+def test_the_type_that_is_baked_on_counts_as_well() -> None:
+    assert names(neuron.refusals(GOOD, "trn1.2xlarge")) == ["unsupported-accelerator"]
+
+
+@pytest.mark.parametrize(
+    ("system", "kernels", "packages", "name", "said"),
+    [
+        (
+            {"name": "Debian", "version": "13"},
+            [KERNEL],
+            [],
+            "neuron-set-other-system",
+            "neuron set sdk-2.28.1 is for Ubuntu 24, and node is Debian 13",
+        ),
+        (UBUNTU, [], [], "no-kernel", "node has no kernel in /boot"),
+        (UBUNTU, [KERNEL, "7.0.0-1003-aws"], [], "neuron-kernel-unknown", "node has kernel 7.0.0-1003-aws"),
+        (
+            UBUNTU,
+            [KERNEL],
+            ["dkms", "aws-neuron-dkms"],
+            "retired-neuron-package",
+            "node has the package aws-neuron-dkms, which is called aws-neuronx-dkms now",
+        ),
+    ],
+)
+def test_a_machine_that_the_set_is_not_for_is_refused(
+    system: dict[str, str], kernels: list[str], packages: list[str], name: str, said: str
+) -> None:
+    (refusal,) = neuron.machine_refusals(GOOD, "node", system, kernels, packages)
+    assert refusal.name == name
+    assert said in refusal.why
+
+
+def test_what_is_known_without_a_machine_is_refused_on_one_as_well() -> None:
+    wrong = GOOD | {"neuron_set": "sdk"}
+    assert names(neuron.machine_refusals(wrong, "node", UBUNTU, [KERNEL], [])) == ["unknown-neuron-set"]
+
+
+def test_every_refusal_is_in_the_table_of_the_documentation() -> None:
+    text = (ROOT / "docs/troubleshoot.md").read_text()
+    source = "".join((ROOT / f"src/ingot/preflight/{name}.py").read_text() for name in ("neuron", "sets"))
+    for name in (
+        "bad-neuron-set-table",
+        "bad-neuron-repository",
+        "unknown-neuron-set",
+        "neuron-part-too-new",
+        "neuron-set-lacks-chip",
+        "neuron-set-other-system",
+        "neuron-kernel-unknown",
+        "retired-neuron-package",
+        "no-accelerator",
+        "no-kernel",
+        "unsupported-accelerator",
+    ):
+        assert f'"{name}"' in source
+        assert f"`{name}`" in text, name
