@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ingot_nvidia import devices, dkms, machine
+from ingot_nvidia import devices
+from ingot_nvidia import machine as system
 from program import load
 
 from ingot.checkout import ROOT
+from ingot.driver import dkms, machine
+from ingot.driver.node import explain
 
 node = load(ROOT / "roles/nvidia/files/nvidia_node.py")
 LOGS = ROOT / "tests/fixtures/dkms"
@@ -129,11 +132,11 @@ def test_a_failed_build_is_explained_and_its_log_kept(
     monkeypatch.setattr(dkms.failed_log, "__defaults__", (tmp_path,))
     config = {"dkms": MODULE, "driver": DRIVER}
     keep = tmp_path / "log" / "make.log"
-    assert node.explain(config, keep) == {"kernel": "", "text": ""}
+    assert explain(config, keep) == {"kernel": "", "text": ""}
     built = tmp_path / MODULE / DRIVER / "build" / "make.log"
     built.parent.mkdir(parents=True)
     built.write_text((LOGS / "too-few-arguments.log").read_text())
-    why = node.explain(config, keep)
+    why = explain(config, keep)
     assert why["kernel"] == KERNEL
     assert "nvidia/nv-pci.c:237: too few arguments" in why["text"] and str(keep) in why["text"]
     assert keep.read_text() == built.read_text()
@@ -204,7 +207,7 @@ def modinfo(place: Path, version: str, magic: str = KERNEL) -> None:
 )
 def test_the_module_of_a_kernel(tools: Path, version: str, magic: str, problem: str | None) -> None:
     modinfo(tools, version, magic)
-    found = machine.module_problems(KERNEL, MODULE, DRIVER)
+    found = machine.module_problems(KERNEL, MODULE, DRIVER, "GPU")
     assert found == [] if problem is None else problem in found[0]
 
 
@@ -218,26 +221,26 @@ def test_every_kernel_that_could_be_booted_counts(tmp_path: Path) -> None:
 def test_the_library_is_of_the_modules_version(tmp_path: Path) -> None:
     place = tmp_path / "usr/lib/x86_64-linux-gnu/nvidia/current"
     place.mkdir(parents=True)
-    assert "there is no libcuda" in machine.library_problems(machine.library_versions(tmp_path), DRIVER)[0]
+    assert "there is no libcuda" in system.library_problems(system.library_versions(tmp_path), DRIVER)[0]
     (place / f"libcuda.so.{DRIVER}").touch()
     (place / "libcuda.so.1").symlink_to(f"libcuda.so.{DRIVER}")
-    assert machine.library_problems(machine.library_versions(tmp_path), DRIVER) == []
+    assert system.library_problems(system.library_versions(tmp_path), DRIVER) == []
     (place / "libcuda.so.560.35.03").touch()
-    (problem,) = machine.library_problems(machine.library_versions(tmp_path), DRIVER)
+    (problem,) = system.library_problems(system.library_versions(tmp_path), DRIVER)
     assert problem.startswith(f"libcuda is 560.35.03, and the module {DRIVER}")
 
 
 def test_nouveau_is_blacklisted_in_the_initramfs_too(tools: Path, tmp_path: Path) -> None:
-    assert machine.initramfs_problems(KERNEL, tmp_path) == [], (
+    assert system.initramfs_problems(KERNEL, tmp_path) == [], (
         "a kernel without one reads the file of the disk"
     )
     (tmp_path / "boot").mkdir()
     (tmp_path / f"boot/initrd.img-{KERNEL}").touch()
     tool(tools, "lsinitramfs", "echo etc/modprobe.d; echo etc/modprobe.d/nvidia.conf")
-    (problem,) = machine.initramfs_problems(KERNEL, tmp_path)
+    (problem,) = system.initramfs_problems(KERNEL, tmp_path)
     assert f"run update-initramfs -u -k {KERNEL}" in problem
     tool(tools, "lsinitramfs", "echo etc/modprobe.d/ingot-nouveau.conf")
-    assert machine.initramfs_problems(KERNEL, tmp_path) == []
+    assert system.initramfs_problems(KERNEL, tmp_path) == []
 
 
 # --- devices ------------------------------------------------------------------------------------------------
@@ -300,8 +303,8 @@ def test_everything_that_is_wrong_is_said_at_once(
     }
     (tmp_path / "set.json").write_text(json.dumps(config))
     monkeypatch.setattr(machine, "kernels", lambda: [KERNEL])
-    monkeypatch.setattr(machine, "library_versions", lambda: [DRIVER])
-    monkeypatch.setattr(machine, "initramfs_problems", lambda _: [])
+    monkeypatch.setattr(system, "library_versions", lambda: [DRIVER])
+    monkeypatch.setattr(system, "initramfs_problems", lambda _: [])
     monkeypatch.setattr(machine, "packages", lambda: HELD)
     modinfo(tools, DRIVER)
     tool(tools, "dkms", f"echo '{INSTALLED.strip()}'")
@@ -317,7 +320,7 @@ def test_everything_that_is_wrong_is_said_at_once(
     assert status == 1 and f"kernel {os.uname().release} runs, and /boot has {KERNEL}: reboot" in error
     tool(tools, "dkms", f"echo '{MODULE}/{DRIVER}: added'")
     modinfo(tools, "")
-    monkeypatch.setattr(machine, "library_versions", list)
+    monkeypatch.setattr(system, "library_versions", list)
     status, error = check()
     assert status == 1
     for part in ("driver set s: dkms says 'added'", f"kernel {KERNEL} has no module", "there is no libcuda"):

@@ -1,18 +1,1 @@
-"""What nvidia_node.py consists of. Standard library only: it runs with the node's own Python."""
-
-from __future__ import annotations
-
-import subprocess
-from collections.abc import Sequence
-
-
-class RefusedError(Exception):
-    """The node is not as the driver set has it; the message is for a person."""
-
-
-def output(argv: Sequence[str]) -> str:
-    """What a program says, whatever its exit status; nothing where there is no such program."""
-    try:
-        return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
-    except FileNotFoundError:
-        return ""
+"""What nvidia_node.py consists of, beside ingot.driver: nothing but the standard library."""
