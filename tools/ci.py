@@ -58,9 +58,9 @@ def static_checks() -> list[Check]:
     ]
 
 
-# A cluster of its own, which the rehearsal starts and asks as well; a driver that is compiled twice; what no
+# A cluster of its own, which the rehearsal starts and asks as well; drivers that are compiled twice; what no
 # image has yet.
-LONG_SCENARIOS = frozenset({"nccl_efa", "nvidia", "site"})
+LONG_SCENARIOS = frozenset({"nccl_efa", "neuron", "nvidia", "site"})
 
 
 def scenarios() -> list[str]:

@@ -209,10 +209,7 @@ def plan(table: Table, name: str, instead: object) -> dict[str, Any]:
     """What the role does for a set, as plain data."""
     chosen = table.get(name)
     return {
-        **chosen.model_dump(include={"sdk", "driver", "dkms", "module", "unproved"}),
+        **chosen.model_dump(include={"sdk", "devices", "driver", "dkms", "module", "unproved"}),
         "packages": chosen.packages.all,
         "repository": repository_of(chosen, instead).model_dump(),
-        "python": chosen.python.packages,
-        "vllm": chosen.plugin.vllm,
-        "retired": dict(table.retired),
     }

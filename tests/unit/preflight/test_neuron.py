@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from refusals import names
 
+from ingot import images
 from ingot.checkout import ROOT
 from ingot.preflight import neuron
 
@@ -160,6 +162,21 @@ def test_a_machine_that_the_set_is_not_for_is_refused(
 def test_what_is_known_without_a_machine_is_refused_on_one_as_well() -> None:
     wrong = GOOD | {"neuron_set": "sdk"}
     assert names(neuron.machine_refusals(wrong, "node", UBUNTU, [KERNEL], [])) == ["unknown-neuron-set"]
+
+
+def test_an_image_with_the_role_is_refused_before_its_bake(tmp_path: Path) -> None:
+    """Through playbooks/image.yml's own question; an image without the role is not asked about Neuron."""
+    table = yaml.safe_load((ROOT / "packer/images.yml").read_text())
+    inf2 = copy.deepcopy(table["images"]["x86"])
+    inf2["roles"].insert(-1, "neuron")
+    (tmp_path / "packer").mkdir()
+    (tmp_path / "packer/images.yml").write_text(yaml.safe_dump({"images": table["images"] | {"inf2": inf2}}))
+    for name in ("roles", "inventories"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    wrong = GOOD | newer(plugin__tag="0.24.0")
+    assert names(images.refusals("inf2", wrong, tmp_path)) == ["neuron-part-too-new"]
+    assert names(images.refusals("x86", wrong, tmp_path)) == []
+    assert names(images.refusals("inf2", GOOD, tmp_path)) == []
 
 
 def test_every_refusal_is_in_the_table_of_the_documentation() -> None:
