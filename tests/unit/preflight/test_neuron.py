@@ -168,6 +168,7 @@ def test_an_image_with_the_role_is_refused_before_its_bake(tmp_path: Path) -> No
     """Through playbooks/image.yml's own question; an image without the role is not asked about Neuron."""
     table = yaml.safe_load((ROOT / "packer/images.yml").read_text())
     inf2 = copy.deepcopy(table["images"]["x86"])
+    inf2 |= {"accelerator": "neuron"}
     inf2["roles"].insert(-1, "neuron")
     (tmp_path / "packer").mkdir()
     (tmp_path / "packer/images.yml").write_text(yaml.safe_dump({"images": table["images"] | {"inf2": inf2}}))
