@@ -15,10 +15,13 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+import yaml
 
 from bench_node import ALONE, MODEL, PYTHON, SCRATCH, WEIGHTS, Node, commit, machine, prepared, transient
 from bench_results import (
@@ -93,8 +96,8 @@ class Bench:
         address = self.node.root("hostname -I").split()[0]
         if name == STOCK:
             self.node.root("systemctl stop vllm")
-            (kv_cache,) = re.findall(r"(?m)^kv-cache-memory-bytes: (\d+)$", self.node.root(f"cat {CONFIG}"))
-            self.node.root(shlex.join(stock_command(address, int(kv_cache))))
+            settings = yaml.safe_load(self.node.root(f"cat {CONFIG}"))
+            self.node.root(shlex.join(stock_command(address, settings["kv-cache-memory-bytes"])))
             health = f"http://{address}:{PORT}/health"
             self.node.root(f"ingot wait bench-stock --timeout {READY_SECONDS} --url {health}")
         return address
@@ -198,44 +201,60 @@ def order(names: Sequence[str], number: int) -> list[str]:
     return [*names[turn:], *names[:turn]]
 
 
-def measure(node: Node, rounds: int, names: Sequence[str]) -> Results:
-    """Every variant under every load, ``rounds`` times."""
+@dataclass
+class Measured:
+    """What a bench has measured so far."""
+
+    vllm: str
+    weight_bytes: int
+    runs: list[Run] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
+    triads: dict[int, float] = field(default_factory=dict)
+
+    def results(self, names: Sequence[str]) -> Results | None:
+        """Of the rounds in which every variant met every load; None if there is no such round."""
+        met = Counter(run.round for run in self.runs)
+        whole = [number for number, count in met.items() if count == len(names) * len(LOADS)]
+        if not whole:
+            return None
+        return Results(
+            date=f"{datetime.now(UTC):%Y-%m-%d}",
+            commit=commit(),
+            machine=machine(),
+            vllm=self.vllm,
+            model=MODEL,
+            weight_bytes=self.weight_bytes,
+            input_tokens=INPUT_TOKENS,
+            output_tokens=OUTPUT_TOKENS,
+            variants={name: VARIANTS[name].description for name in names},
+            triad_bytes_s=[round(self.triads[number]) for number in whole if number in self.triads],
+            runs=[run for run in self.runs if run.round in whole],
+            starts=[start for start in self.starts if start.round in whole],
+        )
+
+
+def measure(node: Node, rounds: int, names: Sequence[str]) -> Iterator[Measured]:
+    """Every variant under every load, ``rounds`` times; gives what there is after each run."""
     bench = Bench(node)
-    engine = node.engine()
     weights = node.root(f"stat -L -c %s {WEIGHTS}/*.safetensors")
-    runs: list[Run] = []
-    starts: list[Start] = []
-    triads: list[float] = []
+    done = Measured(node.engine(), sum(map(int, weights.split())))
     for number in range(1, rounds + 1):
         for variant in order(names, number):
             address = bench.start(variant)
-            starts.append(Start(round=number, variant=variant, graphs=bench.graphs(variant)))
+            done.starts.append(Start(round=number, variant=variant, graphs=bench.graphs(variant)))
             for concurrency in LOADS:
                 started = time.monotonic()
-                measured = bench.load(address, concurrency, seed=len(runs) + 1)
-                runs.append(as_run(number, variant, concurrency, measured))
+                measured = bench.load(address, concurrency, seed=len(done.runs) + 1)
+                done.runs.append(as_run(number, variant, concurrency, measured))
                 print(
                     f"round {number}/{rounds}, {variant}, {concurrency} at a time:"
-                    f" {runs[-1].output_tokens_s:.1f} tokens/s ({seconds(time.monotonic() - started)})",
+                    f" {done.runs[-1].output_tokens_s:.1f} tokens/s ({seconds(time.monotonic() - started)})",
                     flush=True,
                 )
-            if variant == TUNED:
-                node.root("systemctl stop vllm")
-                triads.append(bench.triad())
-    return Results(
-        date=f"{datetime.now(UTC):%Y-%m-%d}",
-        commit=commit(),
-        machine=machine(),
-        vllm=engine,
-        model=MODEL,
-        weight_bytes=sum(map(int, weights.split())),
-        input_tokens=INPUT_TOKENS,
-        output_tokens=OUTPUT_TOKENS,
-        variants={name: VARIANTS[name].description for name in names},
-        triad_bytes_s=[round(value) for value in triads],
-        runs=runs,
-        starts=starts,
-    )
+                if variant == TUNED and concurrency == max(LOADS):
+                    node.root("systemctl stop vllm")
+                    done.triads[number] = bench.triad()
+                yield done
 
 
 def write(results: Results) -> None:
@@ -256,15 +275,19 @@ def main() -> int:
         parser.error("--rounds must be 1 or more")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the region is purged however this ends
     names = [name for name in VARIANTS if not options.only or name in options.only]
+    results = None
+    status = 0
     try:
         run([uv(), "sync", "--quiet", "--locked", "--inexact", "--group", "bench"])  # what draws the plots
         with prepared("x86", ALONE) as node:
-            results = measure(node, options.rounds, names)
-        write(results)
+            for measured in measure(node, options.rounds, names):
+                results = measured.results(names)
     except ToolError as problem:
-        return fail(problem)
-    print("\n".join([*goals(results), of_compile_cache(results), f"written: {PAGE.relative_to(ROOT)}"]))
-    return 0
+        status = fail(problem)
+    if results:  # whole rounds before a failure are as good as any
+        write(results)
+        print("\n".join([*goals(results), of_compile_cache(results), f"written: {PAGE.relative_to(ROOT)}"]))
+    return status
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench_cpu import LOADS, VARIANTS, as_run, graphs, load_command, order, stock_command
+from bench_cpu import LOADS, VARIANTS, Measured, as_run, graphs, load_command, order, stock_command
 from bench_results import ANEW, CACHED, RELOAD_FAILED, STOCK, TUNED, Results, Run, Start, goals, page
 from ingot.doctor.__main__ import parser as doctor_parser
 from steps import ROOT, ToolError
@@ -78,6 +78,17 @@ def test_a_run_with_lost_requests_is_refused() -> None:
     with pytest.raises(ToolError, match=f"tuned, 4 at a time: 3 of {LOADS[4]} requests were answered"):
         as_run(1, TUNED, 4, measured(completed=3))
     assert as_run(1, TUNED, 4, measured(output_throughput=5.0)).output_tokens_s == 5.0
+
+
+def test_what_was_measured_before_a_failure_is_kept_by_whole_rounds() -> None:
+    names = [TUNED, STOCK]
+    done = Measured("vLLM", 200_000_000, triads={1: 40e9, 2: 30e9})
+    assert done.results(names) is None
+    done.runs += [a_run(variant, 1, 100, load) for variant in names for load in LOADS]
+    done.runs += [a_run(TUNED, 2, 50, load) for load in LOADS]  # stock was refused
+    kept = done.results(names)
+    assert kept
+    assert (kept.rounds, kept.triad_bytes_s, len(kept.runs)) == ([1], [40e9], 2 * len(LOADS))
 
 
 def test_every_round_begins_with_another_variant() -> None:

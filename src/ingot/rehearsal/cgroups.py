@@ -187,9 +187,28 @@ class Group:
             for line in (directory / "memory.stat").read_text().splitlines():
                 name, value = line.split()
                 counters[_V2_NAMES.get(name, name)] = int(value)
+            if "memory" in self._v1:
+                counters |= _v1_slab(directory)
             return counters
         except OSError:
             return {}
+
+
+def _v1_slab(directory: Path, proc: Path = Path("/proc")) -> dict[str, int]:
+    """The kernel's memory for a cgroup of v1, and how much of it is reclaimable.
+
+    v1 counts it in one sum, most of which is dentries and inodes; the share is taken from the whole host's.
+    """
+    try:
+        kernel = int((directory / "memory.kmem.usage_in_bytes").read_text())
+    except FileNotFoundError:  # Linux without CONFIG_MEMCG_KMEM
+        return {}
+    host = {
+        name: int(rest.split()[0])
+        for name, _, rest in (line.partition(":") for line in (proc / "meminfo").read_text().splitlines())
+    }
+    whole = host["Slab"] + host.get("KernelStack", 0) + host.get("PageTables", 0)
+    return {"slab": kernel, "slab_reclaimable": kernel * host["SReclaimable"] // max(1, whole)}
 
 
 # v1 counts what is below the cgroup under names of its own

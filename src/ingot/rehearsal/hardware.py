@@ -65,10 +65,11 @@ def _meminfo(limit: int, counters: dict[str, int]) -> str:
     """/proc/meminfo of a machine with ``limit`` bytes, of which its cgroup has used what the counters say."""
     get: Callable[[str], int] = lambda name: counters.get(name, 0)  # noqa: E731
     free = max(0, limit - get("usage"))
+    given_back = sum(map(get, ("inactive_file", "active_file", "slab_reclaimable")))
     values = {
         "MemTotal": limit,
         "MemFree": free,
-        "MemAvailable": min(limit, free + get("inactive_file") + get("active_file")),
+        "MemAvailable": min(limit, free + given_back),
         "Buffers": 0,
         "Cached": get("file"),
         "SwapCached": 0,
@@ -82,6 +83,7 @@ def _meminfo(limit: int, counters: dict[str, int]) -> str:
         "Mapped": get("file_mapped"),
         "Shmem": get("shmem"),
         "Slab": get("slab"),
+        "SReclaimable": get("slab_reclaimable"),
         "CommitLimit": limit,
         "Committed_AS": get("anon"),
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.rehearsal import base, capacity, hardware, trees
+from ingot.rehearsal import base, capacity, cgroups, hardware, trees
 from ingot.rehearsal.cgroups import CgroupError, Group, Hierarchies, Limits
 from ingot.rehearsal.config import Settings, SettingsError
 from ingot.rehearsal.model import Machine, NoCapacity
@@ -82,6 +82,23 @@ def test_meminfo_has_one_length_whatever_it_says() -> None:
     assert values["MemTotal"] == GIB // 1024
     assert values["MemFree"] == 124 * 1024
     assert values["MemAvailable"] == 424 * 1024
+
+
+def test_what_the_kernel_gives_back_counts_as_available() -> None:
+    """Dentries and inodes of a machine that read many files are given back when they are asked for."""
+    shown = hardware._meminfo(GIB, {"usage": 900 << 20, "slab": 300 << 20, "slab_reclaimable": 200 << 20})
+    assert f"MemAvailable:   {324 * 1024:>12} kB\n" in shown
+    assert f"SReclaimable:   {200 * 1024:>12} kB\n" in shown
+
+
+def test_v1_counts_what_is_reclaimable_by_the_share_of_the_host(tmp_path: Path) -> None:
+    (tmp_path / "memory.kmem.usage_in_bytes").write_text("1000\n")
+    (tmp_path / "meminfo").write_text(
+        "Slab: 80 kB\nSReclaimable: 50 kB\nKernelStack: 12 kB\nPageTables: 8 kB\n"
+    )
+    assert cgroups._v1_slab(tmp_path, proc=tmp_path) == {"slab": 1000, "slab_reclaimable": 500}
+    (tmp_path / "memory.kmem.usage_in_bytes").unlink()
+    assert cgroups._v1_slab(tmp_path, proc=tmp_path) == {}
 
 
 def test_cpuinfo_shows_as_many_processors_as_the_machine_has() -> None:
