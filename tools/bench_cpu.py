@@ -273,7 +273,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("--rounds must be 1 or more")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the region is purged however this ends
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the region is purged however this ends
     names = [name for name in VARIANTS if not options.only or name in options.only]
     results = None
     status = 0
@@ -284,7 +284,9 @@ def main() -> int:
                 results = measured.results(names)
     except ToolError as problem:
         status = fail(problem)
-    if results:  # whole rounds before a failure are as good as any
+    except KeyboardInterrupt:
+        status = 130
+    if results:  # whole rounds before an end like that are as good as any
         write(results)
         print("\n".join([*goals(results), of_compile_cache(results), f"written: {PAGE.relative_to(ROOT)}"]))
     return status
