@@ -4,8 +4,9 @@ make test       this program
 make test-full  this program with --full: the long checks too, and a report in docs/test-full-report.md
 
 A full run takes hours, so what fails on machines there ends its own group and what needs it, and the other
-groups still run. Everything that needs machines runs in a local region of its own (``ci``), which is purged
-at the end however that comes: success, failure, or Ctrl-C.
+groups still run. With --resume it goes on where a run of the same commit was stopped. Everything that needs
+machines runs in a local region of its own (``ci``), which is purged at the end however that comes: success,
+failure, or Ctrl-C.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def static_checks() -> list[Check]:
 
 # A cluster of its own, which the rehearsal starts and asks as well; drivers that are compiled twice; what no
 # image has yet.
+IMAGE = "an image for the scenarios"
 LONG_SCENARIOS = frozenset({"nccl_efa", "neuron", "nvidia", "site"})
 
 
@@ -83,20 +85,26 @@ def checks() -> list[Check]:
         Check("vLLM's sources for Graviton", "source", (python, "tools/source_check.py"), limit=15),
         Check("local EC2 tests", "local", tool("pytest", "tests/rehearsal", "-m", "not long"), limit=30),
         Check("rehearse", "rehearse", tool("ingot", "rehearse"), limit=45),
-        Check("launch.yml again changes nothing", "rehearse", (python, "tools/unchanged.py", *launch)),
-        Check("site.yml again changes nothing", "rehearse", (python, "tools/unchanged.py", *site)),
-        Check("site.yml --check --diff", "rehearse", (*site, "--check", "--diff")),
-        Check("first causes", "rehearse", tool("pytest", "tests/cluster", "-m", "not long"), limit=30),
-        Check("cluster, long", "rehearse", tool("pytest", "tests/cluster", "-m", "long"), 40, long=True),
+        *(
+            Check(name, "rehearse", argv, limit=limit, needs="rehearse", long=name.endswith(", long"))
+            for name, argv, limit in (
+                ("launch.yml again changes nothing", (python, "tools/unchanged.py", *launch), 5),
+                ("site.yml again changes nothing", (python, "tools/unchanged.py", *site), 5),
+                ("site.yml --check --diff", (*site, "--check", "--diff"), 5),
+                ("first causes", tool("pytest", "tests/cluster", "-m", "not long"), 30),
+                ("cluster, long", tool("pytest", "tests/cluster", "-m", "long"), 40),
+            )
+        ),
         # At its end the cluster is removed, which leaves the memory to what follows.
         Check("commands of the documents", "docs", (python, "tools/docs_run.py"), 15, needs="rehearse"),
-        Check("an image for the scenarios", "molecule", (python, "tools/bake.py"), limit=30),
+        Check(IMAGE, "molecule", (python, "tools/bake.py"), limit=30),
         *(
             Check(
                 f"molecule {name}",
                 "molecule",
                 tool("molecule", "test", "-s", name),
                 limit=25,
+                needs=IMAGE,
                 long=name in LONG_SCENARIOS,
             )
             for name in scenarios()
@@ -149,6 +157,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--full", action="store_true", help="the long checks too; of all of them, write the report"
     )
+    parser.add_argument(
+        "--resume", action="store_true", help="with --full: without what passed in a run of this commit"
+    )
     parser.add_argument("--only", metavar="GROUP", action="append", help="only the steps of this group")
     parser.add_argument("--list", action="store_true", help="show the steps and their groups")
     options = parser.parse_args(argv)
@@ -163,9 +174,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(f"{check.group:<9} {check.name}" for check in chosen))
         return 0
 
+    if options.resume and (options.only or not options.full):
+        parser.error("--resume goes with --full, and not with --only")
     report = Report(chosen) if options.full and not options.only else None
     started = time.monotonic()
     runner = Runner(report.unfinished if report else lambda _: None)
+    if options.resume and report:
+        runner.outcomes += report.taken()
+        names = {outcome.check.name for outcome in runner.outcomes}
+        chosen = [check for check in chosen if check.name not in names]
+        print(f"passed before on {report.commit}: {', '.join(sorted(names)) or 'nothing'}", flush=True)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, runner.on_signal)
     needs_region = any(check.group not in NO_MACHINES for check in chosen)

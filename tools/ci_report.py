@@ -35,8 +35,33 @@ def committed_times() -> dict[str, float]:
 
 def times(report: str) -> dict[str, float]:
     """Seconds by step that passed, of a report's text."""
-    row = re.compile(r"^\| (.+?) \| passed\b[^|]*\| (?:(\d+) min )?([\d.]+) s \|$", re.MULTILINE)
-    return {name: 60 * int(minutes or 0) + float(rest) for name, minutes, rest in row.findall(report)}
+    return {name: duration for name, (duration, _) in passed(report).items()}
+
+
+def passed(report: str) -> dict[str, tuple[float, str]]:
+    """Seconds and remark of each step that passed, of a report's text."""
+    row = re.compile(r"^\| (.+?) \| passed(?: \(([^|]*)\))? \| (?:(\d+) min )?([\d.]+) s \|$", re.MULTILINE)
+    return {
+        name: (60 * int(minutes or 0) + float(rest), remark)
+        for name, remark, minutes, rest in row.findall(report)
+    }
+
+
+def taken(chosen: Sequence[Check], report: str, at: str) -> list[Outcome]:
+    """The steps that need not run again, by the report of a run that was stopped.
+
+    Those that passed, where it ran on the commit ``at`` with nothing changed; without what a step that has
+    not passed needs in the region.
+    """
+    if at.endswith("-dirty") or f"- Commit: `{at}`\n" not in report:
+        return []
+    done = passed(report)
+    needed = {check.needs for check in chosen if check.name not in done}
+    return [
+        Outcome(check, "passed", *done[check.name])
+        for check in chosen
+        if check.name in done and check.name not in needed
+    ]
 
 
 def estimate(chosen: Sequence[Check], known: Mapping[str, float]) -> str:
@@ -81,7 +106,11 @@ class Report:
         self.chosen = chosen
         self.so_far = cache_dir() / REPORT.name
         self.commit = commit()
-        self.begun = datetime.now(UTC)
+
+    def taken(self) -> list[Outcome]:
+        """What a run that was stopped need not do again."""
+        report = self.so_far.read_text() if self.so_far.exists() else ""
+        return taken(self.chosen, report, self.commit)
 
     def unfinished(self, outcomes: Sequence[Outcome]) -> None:
         """Write what there is so far."""
@@ -92,11 +121,12 @@ class Report:
     def finished(self, outcomes: Sequence[Outcome], *, interrupted: bool) -> None:
         """Write what came of all."""
         REPORT.write_text(self._text(outcomes, "**interrupted**: " if interrupted else ""))
-        self.so_far.unlink(missing_ok=True)
+        if all_well(outcomes):
+            self.so_far.unlink(missing_ok=True)
 
     def _text(self, outcomes: Sequence[Outcome], how: str) -> str:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-        took = seconds((datetime.now(UTC) - self.begun).total_seconds())
+        took = seconds(sum(outcome.duration for outcome in outcomes))
         rows = "\n".join(
             f"| {o.check.name} | {o.status}{f' ({o.remark})' if o.remark else ''} | {seconds(o.duration)} |"
             for o in outcomes

@@ -170,7 +170,7 @@ def test_the_report_has_commit_results_remarks_and_times(report: Path) -> None:
     text = report.read_text()
     assert "| one | passed | 1 min 01 s |" in text
     assert "| two | passed (two builds are the same) | 5.0 s |" in text
-    assert "- Result: 2 passed, 0 failed in 0.0 s" in text
+    assert "- Result: 2 passed, 0 failed in 1 min 06 s" in text
     assert f"- Commit: `{ci_report.commit()}`" in text
     assert times(text) == {"one": 61.0, "two": 5.0}
 
@@ -185,6 +185,30 @@ def test_a_run_that_is_ended_by_force_leaves_what_it_did_and_is_no_result(report
     assert list(times(text)) == ["one"]
     ended.finished([Outcome(ONE, "passed")], interrupted=False)
     assert not ended.so_far.exists()
+
+
+def test_a_run_goes_on_where_one_of_the_same_commit_was_stopped(report: Path) -> None:
+    steps = [ONE, check("machines", ""), check("more", "", needs="machines"), TWO]
+    ended = Report(steps)
+    ended.unfinished([Outcome(step, "passed", 61.0, "why") for step in (ONE, steps[1])])
+    # `more` did not run, and needs what `machines` leaves in the region
+    assert Report(steps).taken() == [Outcome(ONE, "passed", 61.0, "why")]
+    (report.parents[1] / "code.py").write_text("changed")
+    assert Report(steps).taken() == []
+
+
+def test_a_failed_run_leaves_what_it_did(report: Path) -> None:
+    ended = Report([ONE, TWO])
+    outcomes = [Outcome(ONE, "passed"), Outcome(TWO, "failed")]
+    ended.unfinished(outcomes)
+    ended.finished(outcomes, interrupted=False)
+    assert Report([ONE, TWO]).taken() == [Outcome(ONE, "passed")]
+
+
+def test_resume_is_refused_without_a_full_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        ci.main(["--resume"])
+    assert "--resume goes with --full" in capsys.readouterr().err
 
 
 def test_a_run_that_a_signal_ended_is_called_interrupted(report: Path) -> None:
