@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from ingot.table import Strict
 
 TUNED, STOCK = "tuned", "stock"
 GOAL_THROUGHPUT = 1.3  # tuned against stock, at 16 requests at a time
@@ -19,13 +19,7 @@ ANEW, CACHED, RELOAD_FAILED = (
 GOAL_BANDWIDTH = 0.7  # of the tokens a second that reading the weights once for each would allow
 
 
-class Data(BaseModel):
-    """Nothing that is not named here, and no change afterwards."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Run(Data):
+class Run(Strict):
     """One variant under one load, in one round: tokens a second, and times in milliseconds."""
 
     round: int
@@ -39,7 +33,7 @@ class Run(Data):
     itl_p99_ms: float
 
 
-class Start(Data):
+class Start(Strict):
     """One start of a variant's engine, and where its compiled graphs came from."""
 
     round: int
@@ -47,7 +41,7 @@ class Start(Data):
     graphs: str  # ANEW, CACHED, RELOAD_FAILED, or nothing where none are used
 
 
-class Results(Data):
+class Results(Strict):
     """All runs of one bench, and what they were run on."""
 
     date: str

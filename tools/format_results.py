@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from bench_results import Data
 from ingot import formats
+from ingot.table import Strict
 
 LOSS_BOUND = 0.02
 """Nats a token: what rounding to bf16 may do. A wrong scale or swapped nibbles are off by whole nats."""
@@ -16,7 +16,7 @@ ACTIVATIONS_BOUND = 0.1
 """The same where activations are rounded to 8 bits too, which the fp32 run does not do."""
 
 
-class Run(Data):
+class Run(Strict):
     """One call of the bench: ``emulated`` is the core that was, or empty."""
 
     date: str  # to the second, so that no two runs are alike
@@ -35,7 +35,7 @@ class Run(Data):
         )
 
 
-class Outcome(Data):
+class Outcome(Strict):
     """One format: the engine's log-probabilities against fp32 with the same rounded weights, and its speed.
 
     ``loss`` and ``apart_*`` are in nats a token, ``tokens_s`` in tokens a second by prompts at a time; there
@@ -76,7 +76,7 @@ class Outcome(Data):
         )
 
 
-class Trials(Data):
+class Trials(Strict):
     """All that was found, by place (`ingot.formats`): the last of each format there."""
 
     places: dict[formats.Place, list[Outcome]] = Field(default_factory=dict)
