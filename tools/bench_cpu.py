@@ -75,6 +75,9 @@ VARIANTS = {
     TUNED: Variant("as `site.yml` sets it up"),
     STOCK: Variant("the same build with its model, the same size of KV cache, and nothing else"),
     "no allocator": Variant("allocator (`cpu_tuning_allocator: none`)", {"cpu_tuning_allocator": "none"}),
+    "reserve": Variant(
+        "every core a thread (`cpu_tuning_reserved_cores: 1`)", {"cpu_tuning_reserved_cores": 1}
+    ),
     "nobind": Variant(
         "threads on chosen cores (`cpu_tuning_threads_bind: nobind`)", {"cpu_tuning_threads_bind": "nobind"}
     ),

@@ -255,7 +255,9 @@ def _engine(topology: Topology, node: NumaNode, reserved: int, count: int) -> En
     if topology.quota is not None:
         # Threads that are stopped in turn keep each other waiting at barriers: no more than there is time.
         selected = selected[: max(1, int(topology.quota) // count)]
-    wanted = reserved or max(VLLM_RESERVED, sizing.engine_cpus(len(node.cpus))[1])
+    # Under a quota the scheduler's spinning would be taken from the threads' time.
+    few = topology.quota is None and len(selected) <= sizing.CORES_WITHOUT_RESERVE
+    wanted = reserved or (0 if few else max(VLLM_RESERVED, sizing.engine_cpus(len(node.cpus))[1]))
     left = min(wanted, len(selected) - 1)
     return Engine(node.id, selected[: len(selected) - left], left)
 
@@ -267,7 +269,7 @@ def _environment(topology: Topology, engines: Sequence[Engine]) -> dict[str, str
         if threads == automatic(topology):
             return {}
         reserved = len(automatic(topology, 0)) - len(threads)
-        if reserved > 0 and threads == automatic(topology, reserved):
+        if threads == automatic(topology, reserved):
             return {RESERVED: str(reserved)}
     return {BIND: "|".join(format_list(engine.threads) for engine in engines)}
 

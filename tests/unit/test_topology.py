@@ -73,6 +73,15 @@ def test_the_only_core_is_the_engines(tmp_path: Path, cores: int, smt: int) -> N
     assert (threads(made), made.engines[0].reserved, dict(made.environment)) == ([str(smt - 1)], 0, {})
 
 
+def test_two_cores_are_both_the_engines(tmp_path: Path) -> None:
+    """Half of the engine would be a high price for a scheduler that spins (docs/bench-cpu.md)."""
+    made = plan(node(tmp_path, cores=2))
+    assert (threads(made), made.engines[0].reserved) == (["0-1"], 0)
+    assert made.environment == {RESERVED: "0"}, "vLLM's own selection, with nothing left free"
+    assert plan(node(tmp_path, cores=2), reserved=1).environment == {}
+    assert plan({**node(tmp_path, cores=2), "cpu_quota": 2.0}).engines[0].threads == (0,)
+
+
 def test_a_kernel_without_numa_is_one_node(tmp_path: Path) -> None:
     made = plan(node(tmp_path, "aarch64", cores=4, numa=False))
     assert (threads(made), dict(made.environment)) == (["0-2"], {})
