@@ -32,9 +32,9 @@ BLOCK_TOKENS = 128  # vLLM's CPU backend allocates the KV cache in blocks of thi
 
 # vLLM's own ceiling for its CPU platform (vllm/platforms/cpu.py).
 MAX_NUM_SEQS = 128
-#: Hosts of so few cores leave none to the scheduler: on two, an engine on both made 1.3 to 1.5 times the tokens
-#: of one that left a core free, from 16 requests at a time, and as many at one (docs/bench-cpu.md). More cores
-#: were not measured.
+#: Hosts of so few cores leave none to the scheduler: on two, an engine on both made 1.3 to 1.5 times the
+#: tokens of one that left a core free, from 16 requests at a time, and as many at one (docs/bench-cpu.md).
+#: More cores were not measured.
 CORES_WITHOUT_RESERVE = 2
 # Requests are rarely as long as the model allows; this many of them may share one full-length budget.
 SEQUENCES_PER_FULL_LENGTH = 4
@@ -117,8 +117,9 @@ def engine_cpus(cores: int) -> tuple[int, int]:
     """Split a host's cores into those of the engine and those kept for HTTP, tokenising and Ray.
 
     vLLM wants one core for its scheduler, which spins while requests run (``utils/ompmultiprocessing.py``),
-    and gives that up where it would be left without threads; so do we, and on ``CORES_WITHOUT_RESERVE`` cores. On x86 it then takes one thread of
-    each physical core by itself. Which cores these are, ``ingot.topology`` says; here they are only counted.
+    and gives that up where it would be left without threads; so do we, and on up to ``CORES_WITHOUT_RESERVE``
+    cores. On x86 it then takes one thread of each physical core by itself. Which cores these are,
+    ``ingot.topology`` says; here they are only counted.
 
     Returns:
         (cores of the engine, cores reserved).

@@ -252,7 +252,8 @@ TABLE: tuple[Cause, ...] = (
     ),
     _cause(
         "limits",
-        r"Too many open files|pthread_create failed|can't start new thread|failed to create thread",
+        # Not where vLLM warns at every start of what a low limit may lead to, in backquotes.
+        r"Too many open files(?!`)|pthread_create failed|can't start new thread|failed to create thread",
         "A limit of the unit (open files, threads) is too low.",
         "Compare `systemctl show -p LimitNOFILE -p TasksMax` with the role's; a drop-in may have lowered it.",
     ),

@@ -257,6 +257,15 @@ vllm.service: Scheduled restart job, restart counter is at 1.
 """
 
 
+def test_what_vllm_warns_of_at_every_start_is_no_cause() -> None:
+    warning = (
+        "WARNING 12-01 10:19:04 [system_utils.py:255] Found ulimit of 20000 and failed to automatically"
+        " increase with error current limit exceeds maximum limit. This can cause fd limit errors like"
+        " `OSError: [Errno 24] Too many open files`. Consider increasing with ulimit -n"
+    )
+    assert first_cause([warning]) is None
+
+
 def test_a_container_that_may_not_have_its_limits_is_known_by_the_journal_of_its_unit() -> None:
     finding = first_cause([*UNIT.splitlines(), "vllm.service: Start request repeated too quickly."])
     assert finding is not None and finding.cause == "container-limits"
