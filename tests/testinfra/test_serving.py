@@ -123,6 +123,16 @@ def test_the_users_environment_wins(host: Host, settings: dict[str, Any]) -> Non
 
 
 @pytest.mark.configure
+def test_the_engine_core_is_forked_from_what_has_imported_it(host: Host, settings: dict[str, Any]) -> None:
+    """Else each start takes twice as long; after an upgrade of vLLM, look at serve_vllm.py."""
+    if settings["mode"] != "vllm":
+        pytest.skip("Ray starts the engines of this mode")
+    core = host.check_output("pgrep --uid ingot --full ^VLLM::EngineCore")
+    parent = host.check_output("ps --no-headers --format ppid,args %s", core).split()[0]
+    assert "multiprocessing.forkserver" in host.check_output("ps --no-headers --format args %s", parent)
+
+
+@pytest.mark.configure
 def test_stopping_outlasts_the_drain(host: Host, settings: dict[str, Any]) -> None:
     if settings["mode"] != "vllm":
         pytest.skip("Serve drains its replicas itself")

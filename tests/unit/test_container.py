@@ -53,7 +53,7 @@ def test_it_has_the_files_and_the_environment_of_the_other_unit() -> None:
     own = {setting for setting in environment(plain) if not setting.startswith("PATH=")}
     assert environment(text) == own
     command = " ".join(values(plain.replace("\\\n", " "), "ExecStart"))
-    assert values(text, "Exec")[0] == command[command.index("-m vllm") :]
+    assert values(text, "Exec")[0].partition("--")[2] == command.rpartition(" --")[2]
     assert "/etc/ingot/engine.env" in values(text, "EnvironmentFile")
     for key in ("Restart", "RestartSec", "LimitNOFILE", "LimitMEMLOCK", "TasksMax", "StartLimitBurst"):
         assert values(text, key) == values(plain, key), key
