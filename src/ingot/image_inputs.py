@@ -19,7 +19,7 @@ from ingot.preflight import variables as known
 
 TAG = "ingot:inputs"
 
-ON_THE_IMAGE = ("roles/**/*", "files/**/*", "src/ingot/doctor/**/*")
+ON_THE_IMAGE = ("roles/**/*", "files/**/*", "src/ingot/doctor/**/*", "src/ingot/driver/**/*")
 AROUND_IT = (
     "packer/*.pkr.hcl",
     "packer/images.yml",

@@ -14,44 +14,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))  # `python -I` does not look beside the program
+
+from ingot.driver import RefusedError, machine, output
+from ingot.driver.machine import modinfo, package_problems, packages
+
 FI_INFO = "/opt/amazon/efa/bin/fi_info"
 # What NCCL and its plugin look up by these names, without any path.
 LOADED = {"libfabric.so.1": "libfabric", "libnccl-net.so": "aws-ofi-nccl"}
 VENDOR, DEVICE = "0x1d0f", "0xefa"  # Amazon's; 0xefa0 to 0xefa3 so far
-
-
-class RefusedError(Exception):
-    """The node is not as the set has it; the message is for a person."""
-
-
-def output(argv: Sequence[str]) -> str:
-    """What a program says, whatever its exit status; nothing where there is no such program."""
-    try:
-        return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
-    except FileNotFoundError:
-        return ""
-
-
-def package_problems(wanted: Mapping[str, str], listed: str) -> list[str]:
-    """Every package is installed in its version, and held. ``listed``: name, version, dpkg's state a line."""
-    rows = [line.split() for line in listed.splitlines()]
-    installed = {row[0].partition(":")[0]: row[1:] for row in rows if len(row) == 3}
-    found = []
-    for name, version in wanted.items():
-        have, state = installed.get(name, ["", "un"])
-        if state[1] != "i":
-            found.append(f"package {name} is not installed, or not wholly ({state} in dpkg's words)")
-        elif have != version:
-            found.append(f"package {name} is {have}, and the set has {version}")
-        elif state[0] != "h":
-            found.append(f"package {name} is not held: an upgrade would replace it")
-    return found
 
 
 def library_problems(cache: str, version: str, wanted: str) -> list[str]:
@@ -79,12 +55,11 @@ def nccl_problems(venv: Path, wanted: str) -> list[str]:
     return found
 
 
-def module_problems(boot: Path, driver: str) -> list[str]:
+def module_problems(kernels: Sequence[str], driver: str) -> list[str]:
     """Every kernel that the machine could boot has the installer's driver, not its own older one."""
-    kernels = sorted(path.name.removeprefix("vmlinuz-") for path in boot.glob("vmlinuz-*"))
-    found = [] if kernels else [f"there is no kernel in {boot}, and so no driver of EFA for one"]
+    found = [] if kernels else ["there is no kernel in /boot, and so no driver of EFA for one"]
     for kernel in kernels:
-        have = output(["modinfo", "-k", kernel, "-F", "version", "efa"]).strip()
+        have = modinfo(kernel, "efa", "version")
         # A letter after the number says what it was built with: 2.1.1g.
         if not have.startswith(driver):
             found.append(
@@ -97,12 +72,11 @@ def module_problems(boot: Path, driver: str) -> list[str]:
 def check(config: Mapping[str, Any], *, kernels: bool) -> dict[str, Any]:
     """Everything that is not as the set has it, at once; else what is there."""
     stack = config["stack"]
-    listed = output(["dpkg-query", "-W", "-f", "${binary:Package} ${Version} ${db:Status-Abbrev}\n"])
-    found = package_problems(config["packages"], listed)
+    found = package_problems(config["packages"], packages())
     cache = output(["/sbin/ldconfig", "-p"])
     found += library_problems(cache, output([FI_INFO, "--version"]), stack["libfabric"])
     found += nccl_problems(Path(config["venv"]), stack["nccl"])
-    found += module_problems(Path("/boot"), config["driver"]) if kernels else []
+    found += module_problems(machine.kernels(), config["driver"]) if kernels else []
     if found:
         raise RefusedError(f"EFA installer {stack['efa_installer']}: " + "; ".join(found))
     return {"stack": stack, "packages": config["packages"]}

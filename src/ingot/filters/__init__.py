@@ -10,6 +10,7 @@ from ingot.filters import (
     nccl,
     neuron,
     preflight,
+    programs,
     sizing,
     topology,
     units,
@@ -23,6 +24,7 @@ FILTERS = (
     | nccl.FILTERS
     | neuron.FILTERS
     | preflight.FILTERS
+    | programs.FILTERS
     | sizing.FILTERS
     | topology.FILTERS
     | units.FILTERS
