@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ingot import images_cli, models_cli
+from ingot import channels_cli, images_cli, models_cli
 from ingot.rehearsal import cli as local
 from ingot.rehearse import rehearse
 
@@ -37,4 +37,5 @@ def _options(_: Annotated[bool, _VERSION] = False) -> None:
 app.add_typer(local.app, name="local")
 app.add_typer(models_cli.app, name="models")
 app.add_typer(images_cli.app, name="images")
+app.add_typer(channels_cli.app, name="channel")
 app.command("rehearse")(rehearse)

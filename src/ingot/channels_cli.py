@@ -1,0 +1,275 @@
+"""``ingot channel``: moving sets of images through candidate, beta and stable."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ingot import account as credentials
+from ingot.channels import CHANNELS, account, moves, pruning, verdict
+from ingot.channels.records import Action, Channel, ImageSet, LogError, Record
+from ingot.channels.stores import Directory, Ssm, Store, TakenError
+from ingot.preflight.refusal import Refusal, report
+from ingot.report import table
+from ingot.table import TableError
+
+app = typer.Typer(
+    help="Channels of images: candidate, beta, stable. Each change is a record of an append-only log.",
+    no_args_is_help=True,
+)
+
+Name = Annotated[str, typer.Argument(help=f"One of: {', '.join(CHANNELS)}.")]
+Where = Annotated[
+    str, typer.Option("--store", envvar="INGOT_CHANNELS", help="Where the logs are: ssm, or a directory.")
+]
+Why = Annotated[str, typer.Option(help="The reason, for the log.")]
+Days = Annotated[float, typer.Option(min=0, help="Refuse verdicts and sets that are older, in days.")]
+
+
+class Desk:
+    """The store, the account, and whoever asks."""
+
+    def __init__(self, where: str) -> None:
+        import boto3  # takes a third of a second, which other commands need not pay
+
+        self.refuse(credentials.refusals(os.environ.get("AWS_REGION", "")))
+        self.client: Callable[..., Any] = partial(boto3.client, region_name=os.environ["AWS_REGION"])
+        self.ec2 = self.client("ec2")
+        self.store: Store = Ssm(self.client("ssm")) if where == "ssm" else Directory(Path(where))
+        self.now = datetime.now(UTC).replace(microsecond=0)
+
+    def who(self) -> str:
+        """Whose the keys are, and from where."""
+        arn = self.client("sts").get_caller_identity()["Arn"]
+        return f"{arn} ({getpass.getuser()}@{socket.gethostname()})"
+
+    def channel(self, name: str) -> Channel:
+        if name not in CHANNELS:
+            self.refuse(
+                [Refusal("no-such-channel", f"there is no channel {name}", f"One of {', '.join(CHANNELS)}")]
+            )
+        return Channel.read(name, self.store.log(name))
+
+    def images(self, *sets: ImageSet | None) -> dict[str, dict[str, Any]]:
+        """What EC2 has of the AMIs of some sets."""
+        return account.describe(
+            self.ec2, (member.image_id for each in sets if each for member in each.members.values())
+        )
+
+    def refuse(self, refusals: Sequence[Refusal]) -> None:
+        if refusals:
+            typer.echo(report(refusals), err=True)
+            raise typer.Exit(1)
+
+    def write(self, channel: Channel, action: Action, images: ImageSet | None, why: str) -> None:
+        """One record, then the pointers, which the next change completes if this one is ended before."""
+        record = channel.next(action, images, self.who(), self.now, why)
+        try:
+            self.store.add(channel.name, record.number, record.text())
+        except TakenError:
+            other = self.channel(channel.name).records[-1]
+            why = f"{other.who} changed {channel.name} meanwhile: {other.action}, {other.when:%H:%M:%S}"
+            do = "Look at it (ingot channel list), and ask again if that is still wanted"
+            self.refuse([Refusal("changed-meanwhile", why, do)])
+        held = images.name if images else "nothing"
+        typer.echo(f"{action}: {channel.name} holds {held} (record {record.number})")
+        self.complete(channel.name, images)
+
+    def complete(self, name: str, images: ImageSet | None) -> None:
+        """Let the pointers follow the log."""
+        wanted = {image: member.image_id for image, member in images.members.items()} if images else {}
+        for image in self.store.point(name, wanted):
+            typer.echo(f"  {image}: {wanted.get(image, 'no longer there')}")
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What AWS and the log say, in a line."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        typer.secho(
+            f"AWS says: {error}. What was written is in the log: ingot channel list", fg="red", err=True
+        )
+        raise typer.Exit(1) from error
+    except LogError as error:
+        typer.secho(f"{error}.", fg="red", err=True)
+        raise typer.Exit(1) from error
+
+
+@app.command()
+def promote(
+    name: Name,
+    verdicts: Annotated[
+        list[Path] | None,
+        typer.Argument(help="For candidate: verdict.json of each image of the set, of playbooks/verify.yml."),
+    ] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(help="An image that the set need not have any more.")
+    ] = None,
+    why: Why = "",
+    most_days: Days = 14,
+    where: Where = "ssm",
+) -> None:
+    """Let a set into candidate by its verdicts, or into the next channel from the one before."""
+    with _told():
+        desk = Desk(where)
+        channel = desk.channel(name)
+        refusals: list[Refusal]
+        if channel.source:
+            if verdicts:
+                refusals = [
+                    Refusal("no-verdicts-here", f"sets come to {name} from {channel.source}", "Give none")
+                ]
+                desk.refuse(refusals)
+            images, refusals = moves.set_to_promote(channel, desk.channel(channel.source))
+            if images:
+                there = desk.images(images)
+                refusals += moves.check_there((member.image_id for member in images.members.values()), there)
+        else:
+            read = _read(desk, verdicts or [])
+            there = account.describe(desk.ec2, (each.image_id for each, _ in read))
+            refusals = list(moves.check_verdicts(read, there, desk.now, most_days))
+            images = None if refusals else moves.gathered(read)
+        if images and channel.images and images.name == channel.images.name and not refusals:
+            typer.echo(f"{name} holds {images.name} already")
+            desk.complete(name, images)
+            return
+        if images:
+            refusals += moves.check_promotion(channel, images, desk.now, most_days, drop or [])
+        desk.refuse(refusals)
+        desk.write(channel, "promote", images, why)
+
+
+@app.command()
+def rollback(name: Name, why: Why, where: Where = "ssm") -> None:
+    """Put the last good set back that a channel held before. A pin does not hinder it."""
+    with _told():
+        desk = Desk(where)
+        channel = desk.channel(name)
+        older, refusals = moves.set_to_return_to(channel, desk.images(*channel.earlier()))
+        desk.refuse(refusals)
+        desk.write(channel, "rollback", older, why)
+
+
+@app.command()
+def pin(name: Name, why: Why, where: Where = "ssm") -> None:
+    """Let nothing be promoted into a channel until it is unpinned."""
+    with _told():
+        desk = Desk(where)
+        channel = desk.channel(name)
+        desk.refuse(list(moves.check_pin(channel)))
+        desk.write(channel, "pin", channel.images, why)
+
+
+@app.command()
+def unpin(name: Name, why: Why = "", where: Where = "ssm") -> None:
+    """Let sets be promoted again."""
+    with _told():
+        desk = Desk(where)
+        channel = desk.channel(name)
+        if not channel.pinned:
+            desk.refuse(
+                [Refusal("not-pinned", f"{name} is not pinned", "Nothing is in the way of a promotion")]
+            )
+        desk.write(channel, "unpin", channel.images, why)
+
+
+@app.command("list")
+def list_(
+    log: Annotated[bool, typer.Option(help="Every record instead of what is there now.")] = False,
+    where: Where = "ssm",
+) -> None:
+    """Show what each channel holds, or all that was ever done to it."""
+    with _told():
+        desk = Desk(where)
+        channels = [desk.channel(name) for name in CHANNELS]
+        rows: list[tuple[str, ...]] = []
+        for channel in channels:
+            rows += [
+                _shown(channel, record, log)
+                for record in channel.records
+                if log or record is channel.records[-1]
+            ]
+            if not channel.records:
+                rows.append((channel.name, "empty", *[""] * 5))
+        typer.echo("\n".join(table(("channel", "what", "set", "when", "images", "who", "why"), rows)))
+
+
+def _shown(channel: Channel, record: Record, log: bool) -> tuple[str, ...]:
+    """A record as a row; that a channel is pinned is said with what it holds."""
+    pinned = channel.pinned and not log and record.action != "pin"
+    held = sorted(record.images.members.items()) if record.images else []
+    return (
+        channel.name,
+        f"{record.action}, pinned" if pinned else record.action,
+        record.images.name if record.images else "-",
+        f"{record.when:%Y-%m-%d %H:%M}",
+        ", ".join(f"{image} {member.image_id}" for image, member in held),
+        record.who,
+        record.why,
+    )
+
+
+@app.command()
+def prune(
+    delete: Annotated[bool, typer.Option(help="Do it. Without this, it is only shown.")] = False,
+    retention_days: Annotated[float, typer.Option(min=0, help="Keep what is younger, whoever uses it.")] = 30,
+    where: Where = "ssm",
+) -> None:
+    """Show the AMIs that nothing needs, and with --delete remove them and their snapshots."""
+    with _told():
+        desk = Desk(where)
+        channels = [desk.channel(name) for name in CHANNELS]
+        all_images = account.ours(desk.ec2)
+        images = pruning.decide(all_images, channels, account.users(desk.ec2), desk.now, retention_days)
+        rows = [
+            (each.image_id, each.name, f"{each.created:%Y-%m-%d}", each.kept or "goes") for each in images
+        ]
+        typer.echo("\n".join(table(("image", "name", "made", "why it stays"), rows)))
+        going = [image for image in images if not image.kept]
+        orphans = pruning.left_over(account.snapshots(desk.ec2), all_images)
+        if not delete:
+            typer.echo(
+                f"{len(going)} images and {len(orphans)} left-over snapshots would go: --delete removes them"
+            )
+            return
+        for image in going:
+            desk.ec2.deregister_image(ImageId=image.image_id)
+            for snapshot in image.snapshots:
+                desk.ec2.delete_snapshot(SnapshotId=snapshot)
+            typer.echo(f"removed {image.image_id} and {len(image.snapshots)} snapshots")
+        for snapshot in orphans:
+            desk.ec2.delete_snapshot(SnapshotId=snapshot)
+            typer.echo(f"removed {snapshot}, which no image had")
+
+
+def _read(desk: Desk, paths: Sequence[Path]) -> list[tuple[verdict.Verdict, str]]:
+    """The verdicts in some files; refused where one is none."""
+    if not paths:
+        desk.refuse(
+            [
+                Refusal(
+                    "no-verdicts", "candidate takes a set by its verdicts", "Give verdict.json of each image"
+                )
+            ]
+        )
+    read, refusals = [], []
+    for path in paths:
+        try:
+            read.append(verdict.read(path))
+        except TableError as error:
+            refusals.append(Refusal("no-verdict", error.why, error.do))
+    desk.refuse(refusals)
+    return read
