@@ -90,13 +90,6 @@ def unit_findings(settings: Settings) -> Iterator[Finding]:
             yield found.at(**place)
         elif state.load == "not-found":
             yield _plain("unit-missing", f"The unit {name} does not exist here.", "Run site.yml.", **place)
-        elif state.failing and state.result == "start-limit-hit":
-            yield _plain(
-                "started-too-often",
-                f"{name} was started more often than its StartLimitBurst allows: systemd starts it no more.",
-                f"systemctl reset-failed {name} && systemctl start {name}",
-                **place,
-            )
         elif state.failing:
             yield _plain(
                 "unit-failed",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,9 @@ EX_TEMPFAIL = 75
 EX_CONFIG = 78
 
 LACKING = "launch this node from an image that was baked with the role python_runtime, or run that role"
+
+# For what another process has just given back, such as the memory of the engine that this one replaces.
+PATIENCE_SECONDS = 5.0
 
 # All that the engine needs; or what Ray's units check, below which replicas come and go.
 CHECKS = ("all", "processor")
@@ -53,6 +57,10 @@ def launch(
         The exit status when the checks refuse, or there is no such program; otherwise it does not return.
     """
     findings = preflight(settings) if check == "all" else list(processor(settings))
+    patience = time.monotonic() + PATIENCE_SECONDS
+    while findings and all(item.transient for item in findings) and time.monotonic() < patience:
+        time.sleep(0.5)
+        findings = preflight(settings)
     for finding in findings:
         print(refusal(finding), file=sys.stderr)
     if findings:

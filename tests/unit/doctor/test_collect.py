@@ -73,7 +73,6 @@ def test_a_failed_unit_without_a_known_cause_still_says_so(system: System) -> No
         ({"ActiveState": "active", "NRestarts": "3"}, None),
         ({"ActiveState": "activating", "SubState": "start", "NRestarts": "0"}, None),
         ({"ActiveState": "activating", "SubState": "auto-restart", "NRestarts": "1"}, "unit-failed"),
-        ({"ActiveState": "failed", "Result": "start-limit-hit"}, "started-too-often"),
         ({"ActiveState": "inactive", "SubState": "dead"}, "unit-stopped"),
         ({"ActiveState": "inactive", "LoadState": "not-found"}, "unit-missing"),
     ],

@@ -83,6 +83,18 @@ def test_a_program_that_is_not_there_is_refused_for_good(capsys: pytest.CaptureF
     assert "/opt/none/python cannot be run (No such file or directory)" in finding.what
 
 
+def test_what_comes_free_a_moment_later_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, executed: dict[str, Any]
+) -> None:
+    """The memory of the engine that this one replaces."""
+    defect = Finding("memory-too-small", "m needs 4.88 GiB here.", "Stop something.", 13, transient=True)
+    seen = iter([[defect], [defect], []])
+    monkeypatch.setattr(launch, "preflight", lambda _: next(seen))
+    with pytest.raises(SystemExit):
+        launch.launch(Settings(), ["vllm"])
+    assert executed["argv"] == ["vllm"]
+
+
 @pytest.mark.parametrize(("transient", "status"), [(True, launch.EX_TEMPFAIL), (False, launch.EX_CONFIG)])
 def test_launch_refuses_in_one_line_that_the_doctor_reads_again(
     monkeypatch: pytest.MonkeyPatch,
@@ -93,6 +105,7 @@ def test_launch_refuses_in_one_line_that_the_doctor_reads_again(
 ) -> None:
     defect = Finding("port-taken", "Port 8000 is taken by x (pid 1).", "Stop it.", 12, transient=transient)
     monkeypatch.setattr(launch, "preflight", lambda _: [defect])
+    monkeypatch.setattr(launch, "PATIENCE_SECONDS", 0.6)
     assert launch.launch(Settings(), ["vllm"]) == status
     assert not executed
     line = capsys.readouterr().err
