@@ -19,7 +19,8 @@ packer {
 locals {
   name     = "graviton3"
   root     = abspath("${path.root}/..")
-  image    = yamldecode(file("${local.root}/packer/images.yml")).images[local.name]
+  table    = yamldecode(file("${local.root}/packer/images.yml"))
+  image    = local.table.images[local.name]
   versions = yamldecode(file("${local.root}/files/versions.yml"))
   cores    = yamldecode(file("${local.root}/files/cores.yml"))
 }
@@ -91,6 +92,17 @@ variable "image_prefix" {
   validation {
     condition     = can(regex("^[a-z0-9][a-z0-9-]{1,59}$", var.image_prefix))
     error_message = "The image_prefix must be 2 to 60 lower-case letters, digits or hyphens, and not start with a hyphen."
+  }
+}
+
+variable "base" {
+  description = "One of the image's bases in images.yml. Empty: the first."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = var.base == "" || can(regex("^[a-z][a-z0-9_]*$", var.base))
+    error_message = "The base must be a name of images.yml, such as debian13."
   }
 }
 
@@ -234,6 +246,10 @@ locals {
   )
   commit = coalesce(var.commit, local.git_commit, "unknown")
 
+  # Another than the image's is refused below.
+  base      = local.table.bases[contains(local.image.bases, var.base) ? var.base : local.image.bases[0]]
+  base_name = local.base.name[local.image.architecture]
+
   build_id = uuidv4()
 
   # timestamp() is the time at which Packer started, however often it is asked.
@@ -290,6 +306,9 @@ locals {
   # Validation blocks see one variable each. What concerns two of them, or the table, is refused here: Packer has no
   # other means than a function that fails, and of those `file` repeats its argument as it is.
   refusals = concat(
+    var.base == "" || contains(local.image.bases, var.base) ? [] : [
+      "the image ${local.name} does not start from ${var.base}, but from ${join(" or ", local.image.bases)}"
+    ],
     local.type_architecture == local.image.architecture ? [] : [
       "instance type ${local.instance_type} is ${local.type_architecture}, but the image ${local.name} is ${local.image.architecture}"
     ],
@@ -340,16 +359,16 @@ source "amazon-ebs" "image" {
   ami_description = "${local.image.description}. Commit ${local.commit}, vLLM ${local.versions.vllm}, Ray ${local.versions.ray}."
 
   source_ami_filter {
-    owners      = var.base_image_id == "" ? [local.image.base.owner] : [local.image.base.owner, "self"]
+    owners      = var.base_image_id == "" ? [local.base.owner] : [local.base.owner, "self"]
     most_recent = true
     filters = merge(
       {
         architecture        = local.image.architecture
-        root-device-name    = local.image.base.root_device
+        root-device-name    = local.base.root_device
         root-device-type    = "ebs"
         virtualization-type = "hvm"
       },
-      var.base_image_id == "" ? { name = local.image.base.name } : { image-id = var.base_image_id },
+      var.base_image_id == "" ? { name = local.base_name } : { image-id = var.base_image_id },
     )
   }
 
@@ -358,7 +377,7 @@ source "amazon-ebs" "image" {
   associate_public_ip_address = var.subnet_id == "" ? null : var.ssh_interface == "public_ip"
 
   launch_block_device_mappings {
-    device_name           = local.image.base.root_device
+    device_name           = local.base.root_device
     volume_type           = "gp3"
     volume_size           = local.volume_size
     throughput            = local.throughput
@@ -377,7 +396,7 @@ source "amazon-ebs" "image" {
   imds_support = "v2.0"
 
   communicator                              = "ssh"
-  ssh_username                              = local.image.base.user
+  ssh_username                              = local.base.user
   ssh_interface                             = var.ssh_interface
   ssh_timeout                               = "10m"
   ssh_clear_authorized_keys                 = true
@@ -413,7 +432,7 @@ build {
     playbook_file = "${local.root}/playbooks/image.yml"
     host_alias    = "builder"
     groups        = concat(["image"], local.image.groups)
-    user          = local.image.base.user
+    user          = local.base.user
     use_proxy     = false # the plugin's own SSH proxy offers key types that OpenSSH refuses
     use_sftp      = true
 

@@ -38,13 +38,15 @@ NETWORK_ROLE = "nccl_efa"
 PLAYBOOK_VARIABLES = frozenset({"image_build"})
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+Architecture = Literal["x86_64", "arm64"]  # EC2's words
+AmiName = Annotated[str, Field(min_length=3)]
 
 
-class BaseImage(Strict):
-    """The AMI that an image starts from."""
+class Base(Strict):
+    """An AMI that images start from; its ``name`` is another for each architecture."""
 
     owner: Annotated[str, Field(pattern=r"^([0-9]{12}|amazon|self)$")]
-    name: Annotated[str, Field(min_length=3)]
+    name: Annotated[dict[Architecture, AmiName], Field(min_length=1)]
     user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]*$")]
     root_device: Annotated[str, Field(pattern=r"^/dev/[a-z0-9]+$")]
 
@@ -70,10 +72,10 @@ class Image(Strict):
     """One image: what it is built from, on, and with which roles."""
 
     description: Annotated[str, Field(min_length=1, max_length=120)]
-    architecture: Literal["x86_64", "arm64"]
+    architecture: Architecture
     core: Literal["", "neoverse-v1", "neoverse-v2", "x86-64-v3", "x86-64-v4"] = ""
     accelerator: Literal["", "nvidia", "neuron"] = ""
-    base: BaseImage
+    bases: Annotated[list[Name], Field(min_length=1)]
     instance_type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")]
     volume: Volume
     groups: Annotated[list[Name], Field(min_length=1)]
@@ -100,9 +102,20 @@ class Image(Strict):
 
 
 class Catalog(Strict):
-    """All images by name."""
+    """All images by name, and what they start from."""
 
+    bases: dict[Name, Base]
     images: Annotated[dict[Name, Image], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _bases_are_there(self) -> Catalog:
+        for name, image in self.images.items():
+            for base in image.bases:
+                if image.architecture not in (self.bases[base].name if base in self.bases else {}):
+                    raise ValueError(
+                        f"image {name} starts from {base}, which bases has not for {image.architecture}"
+                    )
+        return self
 
     @property
     def cores(self) -> dict[str, str]:
@@ -201,20 +214,22 @@ def refusals(name: str, given: Mapping[str, Any], root: Path = ROOT) -> list[Ref
     ]
 
 
-def base_query(image: Image, image_id: str = "", *, exact: bool = True) -> dict[str, Any]:
-    """How DescribeImages is asked for the AMIs that an image may start from, as Packer asks.
+def base_query(
+    base: Base, architecture: Architecture, image_id: str = "", *, exact: bool = True
+) -> dict[str, Any]:
+    """How DescribeImages is asked for the AMIs that are this base, as Packer asks.
 
     Without ``exact`` by owner and name alone, to say why none of them will do.
     """
-    filters = {"image-id": image_id} if image_id else {"name": image.base.name}
+    filters = {"image-id": image_id} if image_id else {"name": base.name[architecture]}
     if exact:
         filters |= {
-            "architecture": image.architecture,
-            "root-device-name": image.base.root_device,
+            "architecture": architecture,
+            "root-device-name": base.root_device,
             "root-device-type": "ebs",
             "virtualization-type": "hvm",
         }
-    owners = [image.base.owner, "self"] if image_id else [image.base.owner]
+    owners = [base.owner, "self"] if image_id else [base.owner]
     return {
         "Owners": owners,
         "Filters": [{"Name": name, "Values": [value]} for name, value in filters.items()],
@@ -228,30 +243,36 @@ def base_of(found: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def base_refusals(
-    name: str, image: Image, ask: Callable[..., Mapping[str, Any]], image_id: str = ""
+    name: str, catalog: Catalog, ask: Callable[..., Mapping[str, Any]], image_id: str = "", base: str = ""
 ) -> tuple[dict[str, Any] | None, list[Refusal]]:
     """The AMI that a bake of the image ``name`` would start from, and what speaks against it.
 
-    ``ask`` is DescribeImages, such as a client's ``describe_images``.
+    ``ask`` is DescribeImages, such as a client's ``describe_images``; ``base`` one of the image's bases,
+    its first where that is empty.
     """
-    base = base_of(ask(**base_query(image, image_id))["Images"]) or base_of(
-        ask(**base_query(image, image_id, exact=False))["Images"]
+    image = catalog.images[name]
+    if base and base not in image.bases:
+        why = f"image {name} does not start from {base!r}"
+        return None, [Refusal("unknown-base", why, f"Name one of {', '.join(image.bases)}")]
+    start = catalog.bases[base or image.bases[0]]
+    found = base_of(ask(**base_query(start, image.architecture, image_id))["Images"]) or base_of(
+        ask(**base_query(start, image.architecture, image_id, exact=False))["Images"]
     )
-    if base is None:
+    if found is None:
         return None, [
             Refusal(
                 "no-base-image",
-                f"image {name} starts from {image_id or image.base.name} of account {image.base.owner}, and"
-                " this region has none",
-                "Set AWS_REGION to a region that has it, or correct base in packer/images.yml",
+                f"image {name} starts from {image_id or start.name[image.architecture]} of account"
+                f" {start.owner}, and this region has none",
+                "Set AWS_REGION to a region that has it, or correct bases in packer/images.yml",
             )
         ]
     own = bool(image_id)  # one's last image may be the base, too
-    return base, ami.check_ami(
-        base,
+    return found, ami.check_ami(
+        found,
         architecture=image.architecture,
-        owner="" if own else image.base.owner,
-        root_device=image.base.root_device,
+        owner="" if own else start.owner,
+        root_device=start.root_device,
         volume_gib=image.volume.size,
     )
 

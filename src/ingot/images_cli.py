@@ -26,6 +26,9 @@ def base(
         str,
         typer.Option(help="The AMI of `packer build -var base_image_id=…`. Empty: the newest of the table."),
     ] = "",
+    base_name: Annotated[
+        str, typer.Option("--base", help="One of the image's bases, as `packer build -var base=…`.")
+    ] = "",
 ) -> None:
     """Show the AMI that a bake would start from, and refuse one that cannot become an image."""
     import boto3  # takes a third of a second, which other commands need not pay
@@ -40,7 +43,7 @@ def base(
             # boto3 itself reads AWS_DEFAULT_REGION only; everything else here takes AWS_REGION.
             ec2 = boto3.client("ec2", region_name=os.environ.get("AWS_REGION"))
             chosen, refusals = images.base_refusals(
-                name, catalog.images[name], ec2.describe_images, base_image_id
+                name, catalog, ec2.describe_images, base_image_id, base_name
             )
         except (BotoCoreError, ClientError, ValueError) as error:  # the last: an endpoint that is no URL
             typer.secho(f"AWS could not be asked for the AMI: {error}", fg="red", err=True)

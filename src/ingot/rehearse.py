@@ -179,7 +179,7 @@ class Rehearsal:
         if refusals := images_table.check_packer(found, versions["packer_minimum"]):
             raise RehearsalError(told.report(refusals))
         name, template = self.target.image, self.target.template
-        _, refusals = images_table.base_refusals(name, self.image, self.control.ec2.describe_images)
+        _, refusals = images_table.base_refusals(name, images_table.load(), self.control.ec2.describe_images)
         if refusals:
             raise RehearsalError(told.report(refusals))
         self.run("packer", "init", template)

@@ -27,7 +27,8 @@ TABLE: dict[str, Any] = yaml.safe_load((ROOT / "packer/images.yml").read_text())
 
 def _table(path: Path, **change: Any) -> Path:
     image = TABLE["images"]["x86"] | change
-    path.write_text(yaml.safe_dump({"images": {"x86": {k: v for k, v in image.items() if v is not None}}}))
+    images_of_it = {"x86": {k: v for k, v in image.items() if v is not None}}
+    path.write_text(yaml.safe_dump({"bases": TABLE["bases"], "images": images_of_it}))
     return path
 
 
@@ -61,10 +62,8 @@ def test_the_table_is_right() -> None:
             "there is nvidia and neuron: name in accelerator the one that there is",
         ),
         ({"description": None}, "images.x86.description"),
-        (
-            {"base": {"owner": "debian", "name": "d", "user": "admin", "root_device": "/dev/xvda"}},
-            "base.owner",
-        ),
+        ({"bases": ["debian12"]}, "image x86 starts from debian12, which bases has not for x86_64"),
+        ({"bases": []}, "images.x86.bases"),
         (
             {"volume": {"size": 8, "minimum": 9, "throughput": 125, "iops": 3000}},
             "size 8 is less than minimum 9",
@@ -170,7 +169,7 @@ AMI = {
 }
 
 
-def base(*found: dict[str, Any], image_id: str = "") -> tuple[str, list[str]]:
+def base(*found: dict[str, Any], image_id: str = "", base: str = "") -> tuple[str, list[str]]:
     """The AMI that is taken from what EC2 has, and the names of the refusals."""
     fields = {
         "architecture": "Architecture",
@@ -186,8 +185,7 @@ def base(*found: dict[str, Any], image_id: str = "") -> tuple[str, list[str]]:
                 kept = [ami for ami in kept if ami[fields[one["Name"]]] in one["Values"]]
         return {"Images": kept}
 
-    image = images.load(ROOT / "packer/images.yml").images["x86"]
-    chosen, refusals = images.base_refusals("x86", image, ask, image_id)
+    chosen, refusals = images.base_refusals("x86", images.load(), ask, image_id, base)
     return (chosen or {}).get("image_id", ""), [refusal.name for refusal in refusals]
 
 
@@ -224,6 +222,11 @@ def test_a_base_with_a_defect_is_refused_by_name(planted: dict[str, Any], name: 
 
 def test_no_base_at_all_is_refused() -> None:
     assert base() == ("", ["no-base-image"])
+
+
+def test_a_base_that_is_not_the_images_is_refused() -> None:
+    assert base(AMI, base="debian13") == ("ami-1", [])
+    assert base(AMI, base="debian12") == ("", ["unknown-base"])
 
 
 def test_ones_last_image_may_be_the_base() -> None:

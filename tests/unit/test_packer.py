@@ -113,6 +113,7 @@ def test_the_template_stands_alone_from_either_folder(folder: str, name: str) ->
     ("variables", "refusal"),
     [
         ({"instance_type": "m7g.xlarge"}, "instance type m7g.xlarge is arm64, but the image x86 is x86_64"),
+        ({"base": "debian12"}, "the image x86 does not start from debian12, but from debian13"),
         ({"instance_type": "a1.large"}, "instance type a1.large is arm64"),
         ({"instance_type": "c7gn.large"}, "instance type c7gn.large is arm64"),
         ({"instance_type": "xlarge"}, "must have EC2's form"),
