@@ -62,9 +62,12 @@ class EngineProcess(ForkServerProcess):
         super().start()
 
     def run(self) -> None:
-        os.environ.clear()
-        os.environ.update(self._environment)
-        os.environ[METHOD] = "fork"
+        # What differs and no more: setproctitle looks for the command line beside the first variable.
+        for name in os.environ.keys() - self._environment.keys():
+            del os.environ[name]
+        for name, value in (self._environment | {METHOD: "fork"}).items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
         # Threads of OpenMP would not survive the fork of the worker, and this process computes nothing.
         import_module("torch").set_num_threads(1)
         worker = import_module(EXECUTOR).WorkerProc
