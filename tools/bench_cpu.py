@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shlex
 import signal
 import sys
@@ -25,9 +24,6 @@ import yaml
 
 from bench_node import ALONE, MODEL, PYTHON, SCRATCH, WEIGHTS, Node, commit, machine, prepared, transient
 from bench_results import (
-    ANEW,
-    CACHED,
-    RELOAD_FAILED,
     STOCK,
     TUNED,
     Results,
@@ -38,6 +34,7 @@ from bench_results import (
     page,
     plot,
 )
+from ingot.graphs import origin
 from steps import ROOT, ToolError, fail, run, seconds
 from venvs import uv
 
@@ -110,7 +107,7 @@ class Bench:
         if variant == STOCK:
             return ""  # its unit is gone with its log, and its cache is the same vLLM's
         unit = "_SYSTEMD_INVOCATION_ID=$(systemctl show --property InvocationID --value vllm)"
-        return graphs(self.node.root(f"journalctl --output cat {unit}"))
+        return origin(self.node.root(f"journalctl --output cat {unit}"))
 
     def load(self, address: str, concurrency: int, seed: int) -> dict[str, Any]:
         """Ask the engine that listens there; what `vllm bench serve` measured."""
@@ -125,15 +122,6 @@ class Bench:
         threads = len(plan["engines"][0]["threads"])
         program = (ROOT / "tools/triad.py").read_text()
         return float(self.node.root(f"{PYTHON} - {threads}", stdin=program))
-
-
-def graphs(log: str) -> str:
-    """What an engine's log says of its compiled graphs; the words are those of vllm/compilation."""
-    if "Compiling model again due to a load failure" in log:
-        return RELOAD_FAILED
-    if re.search("Directly load (AOT compilation|the compiled graph)", log):
-        return CACHED
-    return ANEW if "Compiling a graph for compile range" in log else ""
 
 
 def stock_command(address: str, kv_cache: int) -> list[str]:

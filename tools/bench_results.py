@@ -6,16 +6,12 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from ingot.graphs import CACHED
 from ingot.table import Strict
 
 TUNED, STOCK = "tuned", "stock"
 GOAL_THROUGHPUT = 1.3  # tuned against stock, at 16 requests at a time
 GOAL_CONCURRENCY = 16
-ANEW, CACHED, RELOAD_FAILED = (
-    "compiled anew",
-    "from the cache",
-    "compiled again, for the cache failed to load",
-)
 GOAL_BANDWIDTH = 0.7  # of the tokens a second that reading the weights once for each would allow
 
 
@@ -38,7 +34,7 @@ class Start(Strict):
 
     round: int
     variant: str
-    graphs: str  # ANEW, CACHED, RELOAD_FAILED, or nothing where none are used
+    graphs: str  # of ingot.graphs, or nothing where none are used
 
 
 class Results(Strict):

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from bench_cpu import LOADS, VARIANTS, Measured, as_run, graphs, load_command, order, stock_command
-from bench_results import ANEW, CACHED, RELOAD_FAILED, STOCK, TUNED, Results, Run, Start, goals, page
+from bench_cpu import LOADS, VARIANTS, Measured, as_run, load_command, order, stock_command
+from bench_results import STOCK, TUNED, Results, Run, Start, goals, page
+from ingot import graphs
 from ingot.doctor.__main__ import parser as doctor_parser
+from ingot.graphs import ANEW, CACHED, RELOAD_FAILED
 from steps import ROOT, ToolError
 
 
@@ -143,7 +145,7 @@ def test_the_page_says_what_each_setting_is_worth() -> None:
     ],
 )
 def test_the_log_says_where_compiled_graphs_came_from(line: str, origin: str) -> None:
-    assert graphs(f"INFO before\n{line}\nINFO after") == origin
+    assert graphs.origin(f"INFO before\n{line}\nINFO after") == origin
 
 
 @pytest.mark.parametrize(
