@@ -31,6 +31,7 @@ PLANTED: dict[str, dict[str, str]] = {
         "/root/.netrc": "machine pypi.example.com\n",
         "/root/.docker/config.json": "{}",
         "/root/.config/containers/auth.json": "{}",
+        "/etc/apt/auth.conf.d/mirror.conf": "machine apt.example.com login bot\n",
     },
     "ingot-environment": {
         "/etc/ingot/ray.env": "RAY=10.0.0.7\n",
