@@ -82,6 +82,17 @@ variable "builder_cidrs" {
   }
 }
 
+variable "user_data_file" {
+  description = "File with user-data for the builder, such as the settings of your network's proxy. Nothing of it stays on the image. Empty: none."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = var.user_data_file == "" || can(file(var.user_data_file))
+    error_message = "The user_data_file must be a file that can be read."
+  }
+}
+
 # ---- what to build -------------------------------------------------------------------------------------------------
 
 variable "image_prefix" {
@@ -374,6 +385,7 @@ source "amazon-ebs" "image" {
 
   instance_type               = local.instance_type
   subnet_id                   = var.subnet_id == "" ? null : var.subnet_id
+  user_data_file              = var.user_data_file == "" ? null : var.user_data_file
   associate_public_ip_address = var.subnet_id == "" ? null : var.ssh_interface == "public_ip"
 
   launch_block_device_mappings {

@@ -10,6 +10,7 @@ import typer
 from ingot import channels_cli, images_cli, models_cli
 from ingot.rehearsal import cli as local
 from ingot.rehearse import rehearse
+from ingot.verify.canary import canary
 
 app = typer.Typer(
     name="ingot",
@@ -39,3 +40,4 @@ app.add_typer(models_cli.app, name="models")
 app.add_typer(images_cli.app, name="images")
 app.add_typer(channels_cli.app, name="channel")
 app.command("rehearse")(rehearse)
+app.command("canary")(canary)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ AROUND_IT = (
     "src/ingot/filters/**/*",
 )
 IGNORED = ("__pycache__", "README.md", "iam", "containers")
+CREDENTIALS = re.compile(r"://[^/\s@]*@")
 INSTALLED_FILES = ("vllm_lock",)
 """Variables that name a file of the controller whose contents decide what is installed."""
 
@@ -77,11 +79,13 @@ def _of_roles(variables: Mapping[str, Any], root: Path) -> dict[str, Any]:
 
 
 def _anywhere(value: Any, root: Path) -> Any:
-    """The value, with paths into the checkout made relative to it."""
+    """The value, with paths into the checkout made relative to it, and no password in an address."""
     if isinstance(value, Mapping):
         return {key: _anywhere(part, root) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_anywhere(part, root) for part in value]
+    if isinstance(value, str) and "://" in value:
+        return CREDENTIALS.sub("://", value)
     if isinstance(value, str) and value.startswith("/"):
         path = Path(os.path.normpath(value))
         return str(path.relative_to(root)) if path.is_relative_to(root) else value

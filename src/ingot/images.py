@@ -34,8 +34,8 @@ SETS = {"nvidia": drivers.refusals, "neuron": neuron.refusals}
 #: The role that installs EFA's libraries, which must go together.
 NETWORK_ROLE = "nccl_efa"
 
-#: What playbooks/image.yml itself reads: Packer passes it.
-PLAYBOOK_VARIABLES = frozenset({"image_build"})
+#: What playbooks/image.yml itself reads: Packer passes it, or the inventory of images has it.
+PLAYBOOK_VARIABLES = frozenset({"image_build", "image_canary_file"})
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Architecture = Literal["x86_64", "arm64"]  # EC2's words

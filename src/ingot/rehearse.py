@@ -36,6 +36,7 @@ from ingot.rehearsal.control import Control, settings_of_running
 from ingot.rehearsal.places import GIB
 from ingot.rehearsal.waiting import wait_for
 from ingot.rehearse_target import INVENTORY, TARGETS, RehearsalError, Target, inventory
+from ingot.verify import canary as canaries
 
 BIN = Path(sys.executable).parent
 EXAMPLE_SECONDS = 300
@@ -163,7 +164,8 @@ class Rehearsal:
 
     def bake(self) -> None:
         """``packer build``, unless an image of the same inputs is there."""
-        inputs = image_inputs.digest(ROOT, INVENTORY, self.target.baked)
+        canary = self.canary()
+        inputs = image_inputs.digest(ROOT, INVENTORY, self.target.baked | canary)
         filters = [
             {"Name": f"tag:{image_inputs.TAG}", "Values": [inputs]},
             {"Name": "tag:ingot:image", "Values": [self.target.image]},
@@ -183,11 +185,21 @@ class Rehearsal:
         if refusals:
             raise RehearsalError(told.report(refusals))
         self.run("packer", "init", template)
-        settings = {"extra_tags": json.dumps({image_inputs.TAG: inputs}), "commit": commit_of(ROOT)}
+        settings = {"extra_tags": json.dumps({image_inputs.TAG: inputs}), "commit": commit_of(ROOT), **canary}
         if self.target.baked:
             settings["playbook_extra_vars"] = json.dumps(self.target.baked)
         options = [part for name, value in settings.items() for part in ("-var", f"{name}={value}")]
         self.run("packer", "build", *options, template)
+
+    def canary(self) -> dict[str, str]:
+        """Packer's variables where INGOT_CANARY_FILE names a canary: the builder's user-data has one, too."""
+        if not (file := os.environ.get("INGOT_CANARY_FILE")):
+            return {}
+        path = Path(file).absolute().with_suffix(".user-data")
+        secrets = json.loads(Path(file).read_text(encoding="utf-8"))
+        path.write_text(canaries.user_data(secrets), encoding="utf-8")
+        path.chmod(0o600)
+        return {"user_data_file": str(path)}
 
     def end_cluster_of_other_images(self, images: set[str]) -> None:
         """A cluster of an older image is in the way of the builder's memory, and of the new image."""
@@ -216,7 +228,7 @@ class Rehearsal:
         for name, command in examples(gateway, port, cluster.model, cluster.key_file).items():
             limited = ["timeout", str(EXAMPLE_SECONDS), "bash", "-c", command]
             done = subprocess.run(limited, capture_output=True, text=True, check=False)
-            if done.returncode != 0 or "Paris" not in done.stdout:
+            if done.returncode != 0 or report.ANSWER not in done.stdout:
                 raise RehearsalError(
                     f"the {name} example did not answer: {done.stdout}{done.stderr}\n{command}"
                 )

@@ -12,11 +12,22 @@ from ingot import instance_types
 QUESTION = "What is the capital of France?"
 """What site.yml and `ingot rehearse` ask the endpoint."""
 
+ANSWER = "Paris"
+"""What an engine in order says of it, whatever its number format and batch."""
+
 
 def question(model: str) -> dict[str, Any]:
     """The request for it. Bounded: a small model that is left to sample may go on for minutes."""
     messages = [{"role": "user", "content": QUESTION}]
     return {"model": model, "messages": messages, "max_tokens": 32, "temperature": 0}
+
+
+def text_of(reply: Mapping[str, Any]) -> str:
+    """What the model said, in a reply as the module ask_endpoint gives it; else what came instead."""
+    try:
+        return str(reply["answer"]["choices"][0]["message"]["content"]).strip()
+    except (KeyError, IndexError, TypeError):
+        return str(reply.get("content", ""))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:

@@ -20,6 +20,9 @@ from typing import Any
 import pytest
 from program import load
 
+from ingot import image_inputs
+from ingot.verify import canary as making
+
 canary = load(Path(__file__).resolve().parents[2] / "roles/image_hygiene/files/canary.py")
 
 CORE = "Zq7Xw9Lm2Kp4Rt6Yb8Nc"
@@ -134,6 +137,26 @@ def random_bytes(count: int) -> bytes:
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
         out += (state >> 24).to_bytes(5, "little")
     return bytes(out[:count])
+
+
+def test_a_bake_is_given_what_the_scanner_reads(tmp_path: Path) -> None:
+    path = tmp_path / "canary.json"
+    making.write(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    made = canary.read_canary(path.read_text())
+    given = [*making.environment(json.loads(path.read_text())).values()]
+    given.append(making.user_data(json.loads(path.read_text())))
+    assert sum(made.core in value for value in given) == 5
+    assert making.environment({}) == {}
+    with pytest.raises(FileExistsError):
+        making.write(path)
+
+
+def test_the_password_of_an_index_is_in_no_record_of_the_image() -> None:
+    url = {"python_runtime_index_url": SECRETS["index_url"]}
+    written = image_inputs.record(url)
+    assert CORE not in written
+    assert image_inputs.is_current(written, url), "a node of the image has all that is installed"
 
 
 @pytest.mark.parametrize(

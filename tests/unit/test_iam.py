@@ -45,11 +45,11 @@ def test_calls_that_the_policies_allow_bring_no_complaint() -> None:
 def test_a_call_that_its_policy_lacks_is_named_with_its_caller() -> None:
     calls = {
         "Packer": ["ec2:CopyImage"],
-        "Ansible": ["ec2:CreateVolume", "ec2:DescribeImages"],
+        "Ansible": ["ec2:CreateVpc", "ec2:DescribeImages"],
         "ingot-ray-head": ["ec2:RunInstances", "ec2:DescribeImages"],
     }
     assert iam.complaints(calls) == [
-        "deploy.json does not allow ec2:CreateVolume, which Ansible called",
+        "deploy.json does not allow ec2:CreateVpc, which Ansible called",
         "packer.json does not allow ec2:CopyImage, which Packer called",
         "ray-head.json does not allow ec2:DescribeImages, which ingot-ray-head called",
     ]

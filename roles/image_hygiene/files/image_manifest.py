@@ -11,6 +11,8 @@ that changed nothing leaves it as it is. Prints "changed" or "unchanged". Standa
 from __future__ import annotations
 
 import argparse
+import base64
+import hashlib
 import json
 import platform
 import shutil
@@ -75,6 +77,17 @@ def facts(root: Path) -> dict[str, Any]:
     }
 
 
+def builder(root: Path) -> dict[str, Any]:
+    """Who the builder is, so that a clone can be told from it; the machine id is private, and so hashed."""
+    machine_id = "".join(_lines(root / "etc/machine-id"))
+    keys = {}
+    for path in sorted((root / "etc/ssh").glob("ssh_host_*_key.pub")):
+        key = base64.b64decode("".join(_lines(path)).split()[1])
+        keys[path.name] = base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
+    hashed = hashlib.sha256(f"{machine_id}\n".encode()).hexdigest() if machine_id else ""
+    return {"machine_id": hashed, "ssh_host_keys": keys}
+
+
 def gather(inputs: dict[str, Any], root: Path) -> dict[str, Any]:
     packages = debian_packages(root)
     modules = root / "lib/modules"
@@ -87,6 +100,7 @@ def gather(inputs: dict[str, Any], root: Path) -> dict[str, Any]:
         "kernels": sorted(path.name for path in modules.iterdir()) if modules.is_dir() else [],
         "packages": len(packages),
         "facts": facts(root),
+        "builder": builder(root),
         "free_bytes": shutil.disk_usage(root).free,
     }
 

@@ -14,6 +14,7 @@ from ingot.filters import (
     sizing,
     topology,
     units,
+    verify,
 )
 
 FILTERS = (
@@ -28,4 +29,5 @@ FILTERS = (
     | sizing.FILTERS
     | topology.FILTERS
     | units.FILTERS
+    | verify.FILTERS
 )

@@ -23,7 +23,9 @@ from ingot.rehearsal.config import Settings, SettingsError
 from ingot.rehearsal.control import Control, ControlError, settings_of_running
 from ingot.rehearsal.emulation import EmulationError
 from ingot.rehearsal.host import HostRefused
+from ingot.rehearsal.layers import LayerStore, mount_read_only
 from ingot.rehearsal.mirror_content import MirrorError, ensure
+from ingot.rehearsal.model import MachineError
 from ingot.rehearsal.network import NetworkError
 from ingot.rehearsal.places import GIB
 from ingot.rehearsal.trees import TreeError
@@ -45,6 +47,7 @@ EXPECTED = (
     ControlError,
     EmulationError,
     HostRefused,
+    MachineError,
     MirrorError,
     NetworkError,
     OSError,
@@ -183,6 +186,17 @@ def logs(instance: Instance) -> None:
     if not path.exists():
         raise ControlError(f"{instance} has no console log: it is terminated, or was never started")
     out.print(path.read_text(errors="replace"), markup=False)
+
+
+@app.command()
+@_says_errors
+def mount(
+    snapshot: Annotated[str, typer.Argument(help="Id of a snapshot, such as an image's.")],
+    directory: Annotated[Path, typer.Argument(help="Directory to mount it at; `umount` ends it.")],
+) -> None:
+    """Mount what is in a snapshot, read-only, to look at an image that nobody has booted."""
+    settings = _control().settings
+    mount_read_only(LayerStore(settings.snapshots).layers_of(snapshot), directory)
 
 
 @app.command()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -41,6 +42,17 @@ class LayerStore:
         with self._lock:
             self._write(snapshot_id, _Snapshot(layers=layers))
         return layers
+
+    def layers_of(self, snapshot_id: str) -> tuple[Path, ...]:
+        """The layers of a snapshot, uppermost first.
+
+        Raises:
+            MachineError: there is none of this id.
+        """
+        snapshot = self._read(snapshot_id)
+        if snapshot is None or snapshot.discarded:
+            raise MachineError(f"this region has no snapshot {snapshot_id}")
+        return snapshot.layers
 
     def copy(self, upper: Path, snapshot_id: str) -> None:
         """Fill the snapshot's own layer with a copy of ``upper``.
@@ -89,6 +101,24 @@ class LayerStore:
 
     def _write(self, snapshot_id: str, snapshot: _Snapshot) -> None:
         write_atomically(self._record_file(snapshot_id), snapshot.model_dump_json())
+
+
+def mount_read_only(layers: tuple[Path, ...], directory: Path) -> None:
+    """The tree that the layers make, as nobody has booted it.
+
+    Raises:
+        MachineError: it cannot be mounted there.
+    """
+    if len(layers) == 1:  # an overlay of nothing but lower directories has two at least
+        command = ["mount", "--bind", "--options", "ro", str(layers[0]), str(directory)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    else:
+        with tempfile.TemporaryDirectory() as links:
+            below = link_layers(layers, Path(links))
+            command = ["mount", "-t", "overlay", "-o", f"ro,lowerdir={below}", "overlay", str(directory)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=links)
+    if done.returncode:
+        raise MachineError(f"{directory}: {done.stderr.strip() or 'mount failed'}")
 
 
 def link_layers(layers: tuple[Path, ...], directory: Path) -> str:

@@ -1,0 +1,1 @@
+"""What ``playbooks/verify.yml`` decides by: whether an image may be published."""
