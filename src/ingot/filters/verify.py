@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ingot import report
 from ingot.plain import plain
 from ingot.preflight import verify as preflight
-from ingot.verify import judge
+from ingot.verify import judge, sbom
 from ingot.verify.canary import environment
 from ingot.verify.rows import FAILED
 
@@ -26,7 +26,18 @@ def verdict(directory: str, tags: Mapping[str, str], ended: str) -> list[dict[st
     return [row.as_dict() for row in judge.rows(found, plain(tags), ended)]
 
 
-def table(rows: list[Mapping[str, str]]) -> list[str]:
+def bill(directory: str, image_id: str, catalog: Mapping[str, Any]) -> str:
+    """The image's bill of materials, by what was found on the clone; empty where nothing was."""
+    path = Path(directory) / f"fresh{FOUND}"
+    if not path.exists():
+        return ""
+    inside = json.loads(path.read_text(encoding="utf-8"))["evidence"]["inside"]
+    models = catalog.get("models", catalog)
+    licences = {name: str(models[name]["licence"]) for name in models}
+    return sbom.document(image_id, inside, licences) if inside["manifest"] else ""
+
+
+def table(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """The verdict as a person reads it."""
     return report.table(
         ("check", "verdict", "seen"), [(row["name"], row["verdict"], row["evidence"][:160]) for row in rows]
@@ -39,7 +50,7 @@ def reason(said: str) -> str:
     return " ".join((marker + after if marker else "\n".join(before.splitlines()[-15:])).split())
 
 
-def failures(rows: list[Mapping[str, str]]) -> list[str]:
+def failures(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """A line for each row that failed."""
     return [
         f"{row['name']}: {row['evidence']} (wanted: {row['limit']})"
@@ -56,6 +67,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ingot_verify_rows": verdict,
     "ingot_verify_failures": failures,
     "ingot_canary_environment": environment,
+    "ingot_verify_sbom": bill,
     "ingot_verify_table": table,
     "ingot_verify_reason": reason,
 }

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ingot import graphs, report
-from ingot.verify import inside
+from ingot.verify import inside, sbom
 from ingot.verify.rows import Row, held, left_out, some
 
 Found = Mapping[str, Mapping[str, Any]]
@@ -39,6 +39,8 @@ def rows(found: Found, tags: Mapping[str, str], ended: str = "") -> list[Row]:
     if "fresh" in found:
         evidence = found["fresh"]["evidence"]
         made += inside.rows(evidence["inside"], tags, evidence["system"]["kernel"], evidence["machine"])
+        if evidence["inside"]["manifest"]:
+            made.append(sbom.row(evidence["inside"]))
     return made
 
 
