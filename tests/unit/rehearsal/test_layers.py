@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.rehearsal.layers import LayerStore, link_layers
+from ingot.rehearsal.layers import LayerStore, link_layers, mount_read_only
 from ingot.rehearsal.model import MachineError
 
 
@@ -78,3 +78,15 @@ def test_many_layers_fit_into_one_page_of_options(tmp_path: Path) -> None:
     option = link_layers(layers, tmp_path / "links")
     assert len(option) < 2048
     assert [(tmp_path / "links" / name).readlink() for name in option.split(":")] == list(layers)
+
+
+def test_what_is_in_a_snapshot_can_be_looked_at(store: LayerStore, base: Path, tmp_path: Path) -> None:
+    layers = _snapshot(store, "snap-1", (base,))
+    assert store.layers_of("snap-1") == layers
+    store.discard(layers[0])
+    for gone in ("snap-1", "snap-2"):
+        with pytest.raises(MachineError, match=f"no snapshot {gone}"):
+            store.layers_of(gone)
+    for some in (layers, layers[:1]):
+        with pytest.raises(MachineError, match="nowhere"):
+            mount_read_only(some, tmp_path / "nowhere")
