@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from .conftest import Commands, LocalEc2
 from .test_playbooks import changes, image
 
+CORE = "Zq7Xw9Lm2Kp4Rt6Yb8Nc"
 VERIFY = "playbooks/verify.yml"
 
 
@@ -63,3 +65,38 @@ def test_a_clone_that_does_not_boot_fails_by_its_step_and_everything_is_removed(
     assert client.describe_launch_templates()["LaunchTemplates"] == []
     groups = client.describe_security_groups()["SecurityGroups"]
     assert [group["GroupName"] for group in groups if group["GroupName"].startswith("verify-")] == []
+
+
+def test_the_tree_that_nobody_has_booted_is_held_against_the_rules(play: Commands, tmp_path: Path) -> None:
+    """The programs, called as the playbook calls them; a copy is what is mounted here."""
+    tree, folder = tmp_path / "snap-1", tmp_path / "verdict"
+    for name, text in {
+        "etc/passwd": "root:x:0:0:root:/root:/bin/bash\n",
+        "etc/group": "root:x:0:\n",
+        "etc/machine-id": "",
+        "root/.bash_history": "export HF_TOKEN=...\n",
+        "opt/tool": f"token {CORE}\n",
+    }.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    (tree / "opt/tool").chmod(0o4755)
+    folder.mkdir()
+    image = {
+        "root_device_name": "/dev/xvda",
+        "block_device_mappings": [{"device_name": "/dev/xvda", "ebs": {"snapshot_id": "snap-1"}}],
+    }
+    variables = {
+        "verify_mount_command": ["sh", "-c", f'cp -a "{tmp_path}/$0/." "$1"'],
+        "__image": image,
+        "__directory": str(folder),
+        "__moment": "unbooted",
+        "__canary": {"core": CORE, "secrets": {"environment": f"env-{CORE}"}},
+    }
+    status, said = play("rehearsal", "playbooks/verify_unbooted.yml", "-e", json.dumps(variables))
+    assert status == 0, said
+    assert CORE not in said
+    found = json.loads((folder / "unbooted.found.json").read_text())
+    assert [one["rule"] for one in found["hygiene"]["findings"]] == ["shell-history"]
+    assert [one["rule"] for one in found["surface"]["findings"]] == ["privileged"]
+    assert [hit["path"] for hit in found["canary"]["hits"]] == ["/opt/tool"]
+    assert found["evidence"]["inside"]["manifest"] == {}
