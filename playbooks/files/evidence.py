@@ -153,11 +153,10 @@ def python(root: Path) -> dict[str, dict[str, Any]]:
     """Each environment: its Python, and the distributions in it."""
     found = {}
     for place in sorted((root / VENVS).glob("*")):
-        settings = dict(
-            (part.strip() for part in line.split("=", 1))
-            for line in read(place / "pyvenv.cfg").splitlines()
-            if "=" in line
-        )
+        settings = {
+            name.strip(): value.strip()
+            for name, _, value in (line.partition("=") for line in read(place / "pyvenv.cfg").splitlines())
+        }
         distributions = {}
         for path in sorted(place.glob("lib/python*/site-packages/*.dist-info/METADATA")):
             fields = HeaderParser().parsestr(read(path), headersonly=True)
