@@ -46,8 +46,6 @@ def environment(canary: Mapping[str, Any]) -> dict[str, str]:
     return {
         "INGOT_CANARY": of["environment"],
         "HF_TOKEN": of["hugging_face"],
-        "AWS_ACCESS_KEY_ID": "INGOTCANARY",
-        "AWS_SECRET_ACCESS_KEY": of["s3_key"],
         "VLLM_API_KEY": of["api_key"],
     }
 
