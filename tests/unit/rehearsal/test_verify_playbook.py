@@ -60,6 +60,7 @@ def test_a_clone_that_does_not_boot_fails_by_its_step_and_everything_is_removed(
     verdict = json.loads((folder / "verdict.json").read_text())
     assert (verdict["rows"][0]["name"], verdict["rows"][0]["verdict"]) == ("steps", "failed")
     assert (folder / "launch.log").stat().st_mode & 0o077 == 0
+    assert not list((play.home / ".config/ingot/rehearsal").glob("verify-*"))
     client = ec2.client()
     assert client.describe_key_pairs()["KeyPairs"] == []
     assert client.describe_launch_templates()["LaunchTemplates"] == []
