@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 from .conftest import Commands, LocalEc2
@@ -58,6 +59,8 @@ def test_a_clone_that_does_not_boot_fails_by_its_step_and_everything_is_removed(
     assert "At the step launch: playbooks/launch.yml failed." in flat
     folder = play.home / ".config/ingot/rehearsal/verify" / candidate
     verdict = json.loads((folder / "verdict.json").read_text())
+    assert set(verdict) == {"image_id", "tags", "finished", "sbom", "rows"}
+    assert datetime.fromisoformat(verdict["finished"]).tzinfo and len(verdict["sbom"]) == 64
     assert (verdict["rows"][0]["name"], verdict["rows"][0]["verdict"]) == ("steps", "failed")
     assert (folder / "launch.log").stat().st_mode & 0o077 == 0
     assert not list((play.home / ".config/ingot/rehearsal").glob("verify-*"))
