@@ -22,7 +22,8 @@ done
 echo "efa $efa"
 
 echo "inputs $(cat /usr/share/ingot/inputs.json 2>/dev/null)"
-for path in $PATHS; do
+# Beside those, what was compiled for Neuron chips: each directory is called like the key of what went into it.
+for path in $PATHS "${NEURON:-/opt/ingot/neuron}"/*; do
     [ -e "$path" ] && echo "path $path"
 done
 

@@ -43,7 +43,15 @@ def plan(
     Raises:
         SizingError: the model does not fit, or what is asked contradicts it or the node.
     """
-    neuron = found(chips, devices)
+    return on(found(chips, devices), model_id, shape, dtype, **asked)
+
+
+def on(neuron: Neuron, model_id: str, shape: Mapping[str, Any], dtype: str, **asked: Any) -> dict[str, Any]:
+    """The same for chips that are known, such as those of an instance type that is not there yet.
+
+    Raises:
+        SizingError: as for ``plan``.
+    """
     decoder = accelerator_sizing.decoder(model_id, models.ModelShape.model_validate(dict(shape)), dtype)
     given = {name: int(value) for name, value in asked.items() if int(value)}
     one = accelerator_sizing.size_neuron(neuron, decoder, **given)
@@ -61,5 +69,8 @@ def plan(
             # The plugin's blocks are as long as the longest request; with fewer of them than requests it
             # reads out of bounds (README of vllm-neuron).
             "num-gpu-blocks-override": one.max_num_seqs,
+            # vLLM's default is on, which wants blocks of another length, and is wrong for one request at once
+            # (README of vllm-neuron). Written so, since vLLM leaves out what is false in a file of arguments.
+            "no-enable-prefix-caching": True,
         },
     }

@@ -85,8 +85,20 @@ def test_the_engine_gets_its_cores_the_cache_and_the_chips(host: Host) -> None:
     cache = values["NEURON_COMPILE_CACHE_URL"]
     assert values["NEURON_RT_VISIBLE_CORES"] == plan["visible_cores"]
     assert host.file(cache).user == host.check_output("systemctl show --property User --value vllm.service")
+    programs = json.loads(host.file("/usr/lib/ingot/neuron/programs.json").content_string)
+    assert values["NEURON_COMPILED_ARTIFACTS"] == programs["directory"]
+    assert host.run(f"{NODE} programs /usr/lib/ingot/neuron/programs.json").rc == 0
     groups = host.check_output("systemctl show --property SupplementaryGroups --value vllm.service")
     assert "neuron" in groups.split()
+
+
+@pytest.mark.configure
+def test_the_engine_has_no_compiler_and_may_not_write_its_programs(host: Host) -> None:
+    assert "neuronx-cc" in host.check_output(
+        "systemctl show --property InaccessiblePaths --value vllm.service"
+    )
+    writable = host.check_output("systemctl show --property ReadWritePaths --value vllm.service").split()
+    assert not any("/opt/ingot/neuron".startswith(path) for path in writable)
 
 
 @pytest.mark.configure

@@ -40,6 +40,7 @@ def test_an_engine_gets_the_fewest_cores_that_hold_it() -> None:
         "max-model-len": 8192,
         "max-num-seqs": 8,
         "num-gpu-blocks-override": 8,
+        "no-enable-prefix-caching": True,
     }
     assert (plan["chips"], plan["cores"], plan["idle_cores"]) == (1, 2, 0)
 

@@ -384,6 +384,33 @@ def test_on_gpus_the_hosts_memory_does_not_limit_the_model() -> None:
         render("serving", "vllm.yaml.j2", GPU | node)
 
 
+def test_on_neuron_chips_the_engine_fits_what_was_compiled() -> None:
+    """With no argument that vLLM 0.13 does not know: it would not start."""
+    flags = {
+        "tensor-parallel-size": 2,
+        "max-model-len": 2048,
+        "max-num-seqs": 4,
+        "num-gpu-blocks-override": 4,
+        "no-enable-prefix-caching": True,
+    }
+    neuron = {
+        "serving_instance_type": "inf2.xlarge",
+        "serving_device_flags": flags,
+        "serving_engine_drains": False,
+    }
+    shape = SHAPE | {"attention_heads": 8, "kv_heads": 4}
+    told = yaml.safe_load(
+        render(
+            "serving",
+            "vllm.yaml.j2",
+            SERVING | neuron | {"serving_mode": "vllm", "serving_model_shape": shape},
+        )
+    )
+    assert {name: told[name] for name in flags} == flags
+    for unknown in ("shutdown-timeout", "kv-cache-memory-bytes", "data-parallel-size"):
+        assert unknown not in told
+
+
 def test_on_gpus_start_and_stop_have_their_time_too() -> None:
     text = render("serving", "sizing.conf.j2", GPU | {"serving_instance_type": "g5.xlarge"})
     start = int(options(text, "Environment")[0].split("=")[1])

@@ -9,13 +9,18 @@
     neuron_node.py health CONFIG            whether every chip can be used: all of the PCI bus listed, their
                                             files for the group alone, nothing that ECC could not correct
     neuron_node.py health CONFIG --free     the same, and that no process has one: before an engine starts
+    neuron_node.py programs PLAN            whether all that the engine needs is compiled
+    neuron_node.py compile PLAN --model DIR --program FILE --log FILE      compile it
+    neuron_node.py pack PLAN ARCHIVE        what is compiled as one file; JSON: what is kept beside it
+    neuron_node.py take PLAN ARCHIVE RECORD      take that in, if it is what the plan wants
 
-CONFIG is what the role wrote: set, driver, dkms, module, packages, group. Exit status: 0 yes, 1 no (the
-reason is on standard error), 2 wrong usage.
+CONFIG and PLAN are what the role wrote: set, driver, dkms, module, packages, group; and which programs there
+must be. Exit status: 0 yes, 1 no (the reason is on standard error), 2 wrong usage.
 """
 
 from __future__ import annotations
 
+import argparse
 import grp
 import sys
 from dataclasses import asdict
@@ -24,7 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # `python -I` does not look beside the program
 
-from ingot_neuron import chips, monitor, tools
+from ingot_neuron import chips, monitor, programs, tools
 
 from ingot.driver import RefusedError, machine, node
 
@@ -72,7 +77,35 @@ def main(arguments: list[str] | None = None) -> int:
     healthy.add_argument("config", type=node.configuration)
     healthy.add_argument("--free", action="store_true")
     healthy.set_defaults(run=lambda options: health(options.config, free=options.free))
+    for name, run in (("programs", _programs), ("compile", _compile), ("pack", _pack), ("take", _take)):
+        command = commands.add_parser(name)
+        command.add_argument("plan", type=node.configuration)
+        command.set_defaults(run=run)
+        if name in ("pack", "take"):
+            command.add_argument("archive", type=Path)
+        if name == "take":
+            command.add_argument("record", type=Path)
+        if name == "compile":
+            for option in ("--model", "--program", "--log"):
+                command.add_argument(option, type=Path, required=True)
     return node.run(made, arguments)
+
+
+def _programs(options: argparse.Namespace) -> None:
+    programs.check(options.plan)
+
+
+def _compile(options: argparse.Namespace) -> None:
+    there = len(chips.on_bus())
+    programs.compile_all(options.plan, options.model, options.program, options.log, chips=there)
+
+
+def _pack(options: argparse.Namespace) -> dict[str, Any]:
+    return programs.pack(options.plan, options.archive)
+
+
+def _take(options: argparse.Namespace) -> None:
+    programs.take(options.plan, options.archive, options.record)
 
 
 if __name__ == "__main__":

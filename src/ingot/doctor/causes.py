@@ -251,6 +251,13 @@ TABLE: tuple[Cause, ...] = (
         " shows its first error. Install a GCC from 12 on, or set serving_enforce_eager.",
     ),
     _cause(
+        "neuron-recompile",
+        r"Unable to find precompiled artifacts from (?P<path>\S+?)\. Recompiling",
+        "vLLM's plugin for Neuron could not load the programs in {path}, and went on to compile its own.",
+        "The line before says why. `ingot doctor` compares them with what is wanted; compile them again with "
+        "playbooks/compile.yml.",
+    ),
+    _cause(
         "limits",
         # Not where vLLM warns at every start of what a low limit may lead to, in backquotes.
         r"Too many open files(?!`)|pthread_create failed|can't start new thread|failed to create thread",

@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ GIB = 1024**3
 CPUINFO = Path("/proc/cpuinfo")
 FREE_DISK_MINIMUM = GIB
 INDEX = "model.safetensors.index.json"
+NEURON_NODE = Path("/usr/lib/ingot/neuron/neuron_node.py")
+NEURON_PLAN = NEURON_NODE.with_name("programs.json")
 
 
 def processor(settings: Settings) -> Iterator[Finding]:
@@ -139,6 +142,26 @@ def model_files(settings: Settings) -> Iterator[Finding]:
             yield _damaged(path / name, "is empty")
 
 
+def neuron_programs(settings: Settings) -> Iterator[Finding]:
+    """What the engine runs on Neuron chips is compiled: else it would compile for hours, and say nothing.
+
+    On nodes with the role neuron alone, whose own program knows.
+    """
+    if not NEURON_PLAN.exists():
+        return
+    command = [sys.executable, "-I", str(NEURON_NODE), "programs", str(NEURON_PLAN)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        what, _, how = answer.stderr.strip().removeprefix("error: ").partition(" Compile first: ")
+        yield Finding(
+            cause="neuron-programs-missing",
+            what=f"{settings.model_id or 'The model'} is not compiled: {what}",
+            action=f"Compile first: {how}" if how else "Run site.yml, which takes them from the store.",
+            rank=RANK_CHECK + 1,
+            source=str(NEURON_PLAN),
+        )
+
+
 def port_taken(settings: Settings) -> Iterator[Finding]:
     """Somebody else listens where the engine wants to."""
     if not settings.address:
@@ -202,7 +225,7 @@ def disk(settings: Settings) -> Iterator[Finding]:
             )
 
 
-AT_ANY_TIME = (processor, missing_libraries, container_image, model_files, disk)
+AT_ANY_TIME = (processor, missing_libraries, container_image, model_files, neuron_programs, disk)
 """What is right or wrong whether the engine runs or not; cheapest first."""
 
 

@@ -11,7 +11,7 @@ from ansible.module_utils.basic import _PY_MIN
 from ansible.release import __version__ as core_version
 
 from ingot import account, arguments, certificates, image_inputs, ray_up, report
-from ingot.preflight import cluster, node, refusal, variables
+from ingot.preflight import cluster, node, programs, refusal, variables
 
 
 def cluster_refusals(
@@ -63,6 +63,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ingot_cluster_refusals": cluster_refusals,
     "ingot_endpoint": endpoint,
     "ingot_node_refusals": node_refusals,
+    "ingot_compile_refusals": programs.compile_refusals,
     "ingot_image_record": image_inputs.record,
     "ingot_phase": phase,
     "ingot_region": region,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ingot import images, sizing
-from ingot.preflight import devices, fit, nccl
+from ingot.preflight import devices, fit, nccl, programs
 from ingot.preflight.refusal import Refusal
 
 MODELS = "/opt/ingot/models"
@@ -54,6 +54,11 @@ def refusals(
             model_id,
             model,
             variables,
+        ),
+        *(
+            programs.check_programs(host, type_name, model_id, model, variables, answer["paths"])
+            if made_of.accelerator == "neuron"
+            else []
         ),
         *(
             nccl.check_efa(host, type_name, int(answer.get("efa", 0)))

@@ -38,6 +38,11 @@ LINES = [
         "environment-file",
         "not been configured",
     ),
+    (
+        "WARNING: Unable to find precompiled artifacts from /opt/ingot/neuron/ab12. Recompiling...",
+        "neuron-recompile",
+        "could not load the programs in /opt/ingot/neuron/ab12",
+    ),
     ("OSError: [Errno 28] No space left on device: '/var/cache/ingot/x'", "disk-full", "full"),
     ("Out of memory: Killed process 4711 (VLLM::Worker)", "out-of-memory", "ran out of memory"),
     (

@@ -170,3 +170,20 @@ def test_a_node_without_podman_is_told_so(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("PATH", "/nowhere")
     (finding,) = checks.container_image(Settings(container_image="registry/vllm@sha256:00"))
     assert finding.what.endswith("is not on this node, and neither is Podman.")
+
+
+def test_programs_of_neuron_chips_are_asked_of_the_roles_own_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "NEURON_PLAN", tmp_path / "programs.json")
+    monkeypatch.setattr(checks, "NEURON_NODE", tmp_path / "node.py")
+    settings = Settings(model_id="made/up")
+    assert list(checks.neuron_programs(settings)) == [], "a node without the role"
+    (tmp_path / "programs.json").write_text("{}")
+    (tmp_path / "node.py").write_text("")
+    assert list(checks.neuron_programs(settings)) == []
+    (tmp_path / "node.py").write_text("raise SystemExit('error: bucket 512 is missing. Compile first: this')")
+    (found,) = checks.neuron_programs(settings)
+    assert found.cause == "neuron-programs-missing"
+    assert found.what == "made/up is not compiled: bucket 512 is missing."
+    assert found.action == "Compile first: this"
