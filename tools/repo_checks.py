@@ -48,6 +48,7 @@ UNREAD = (
     "tools/packer/*/go.sum",
     "files/versions.yml",
     "files/neuron-sets.yml",  # pins of its own: Inferentia2 has another vLLM
+    "files/locks/neuron.txt",  # which is held against those
     "*.csv",
     "LICENSE",
     "tests/*",

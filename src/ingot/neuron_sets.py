@@ -211,5 +211,6 @@ def plan(table: Table, name: str, instead: object) -> dict[str, Any]:
     return {
         **chosen.model_dump(include={"sdk", "devices", "driver", "dkms", "module", "unproved"}),
         "packages": chosen.packages.all,
+        "index": chosen.python.index,
         "repository": repository_of(chosen, instead).model_dump(),
     }

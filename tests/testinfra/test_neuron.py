@@ -76,6 +76,15 @@ def test_the_chips_are_for_the_group_alone(host: Host, wanted: dict[str, Any]) -
     assert wanted["module"] in host.file("/etc/modules-load.d/ingot-neuron.conf").content_string.split()
 
 
+@pytest.mark.install
+def test_the_engine_has_an_environment_of_the_sets_versions(host: Host) -> None:
+    python = "/opt/ingot/venvs/vllm/bin/python"
+    names = "vllm", "vllm-neuron", "neuronx-cc"
+    ask = f"import importlib.metadata as m; print(*map(m.version, {names}))"
+    assert host.check_output(f'{python} -c "{ask}"') == "0.13.0 0.4.1 2.23.6484.0+3b612583"
+    assert host.file("/opt/ingot/venvs/vllm/bin/neuronx-cc").mode & 0o022 == 0
+
+
 @pytest.mark.configure
 def test_the_engine_gets_its_cores_the_cache_and_the_chips(host: Host) -> None:
     plan = json.loads(host.file("/etc/ingot/neuron.json").content_string)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from ingot import accelerators, neuron_sets
+from ingot import accelerators, neuron_lock, neuron_sets
 from ingot.locked_sets import System
 from ingot.neuron_sets import Table
 from ingot.preflight import sets
@@ -43,8 +44,9 @@ def machine_refusals(
     system: Mapping[str, str],
     installed: Sequence[str],
     packages: Iterable[str],
+    python: str,
 ) -> list[Refusal]:
-    """The same once there is a machine: with its distribution, its kernels and its packages."""
+    """The same once there is a machine: with its distribution, kernels, packages, and the engine's Python."""
     if found := refusals(variables):
         return found
     table, _ = read(variables["neuron_sets"])
@@ -58,6 +60,7 @@ def machine_refusals(
         or [
             *check_kernels(installed, name, table, f"{host} has kernel"),
             *check_retired(host, packages, table),
+            *(check_environment(host, variables, python, table) if variables.get("neuron_lock") else []),
         ]
     )
 
@@ -155,6 +158,39 @@ def check_retired(host: str, packages: Iterable[str], table: Table) -> list[Refu
         for package in packages
         if package in table.retired
     ]
+
+
+def check_environment(host: str, variables: Mapping[str, Any], python: str, table: Table) -> list[Refusal]:
+    """The engine's environment can be made: its Python is one of the set's, and the lock has all of it."""
+    name = str(variables["neuron_set"])
+    chosen = table.get(name)
+    found = []
+    if python not in chosen.python.versions:
+        path = variables["neuron_python"]
+        there = f"Python {python}" if python else "not there"
+        found.append(
+            Refusal(
+                "neuron-python",
+                f"{path} of {host} is {there}, and the engine of set {name} is for"
+                f" {' or '.join(chosen.python.versions)}",
+                "Set neuron_python to such an interpreter, or start from a system that has one",
+            )
+        )
+    lock = Path(str(variables["neuron_lock"]))
+    try:
+        wrong = neuron_lock.problems(lock.read_text(encoding="utf-8"), chosen)
+    except OSError as error:
+        wrong = [f"it cannot be read ({error.strerror})"]
+    if wrong:
+        found.append(
+            Refusal(
+                "neuron-lock-incomplete",
+                f"{lock.name} is no lock of set {name}: {'; '.join(wrong)}",
+                f"Run `make locks` on a machine that reaches {chosen.python.index}, or name a lock of yours"
+                " in neuron_lock",
+            )
+        )
+    return found
 
 
 def _fitting(device: str, table: Table) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 import yaml
 from refusals import names
 
-from ingot import images
+from ingot import images, neuron_lock, neuron_sets
 from ingot.checkout import ROOT
 from ingot.preflight import neuron
+from ingot.preflight.refusal import Refusal
 
 SETS: dict[str, Any] = yaml.safe_load((ROOT / "files/neuron-sets.yml").read_text())["sets"]
 NAME = "sdk-2.28.1"
@@ -45,7 +47,7 @@ def test_good_choices_are_let_through() -> None:
     assert neuron.refusals(GOOD, "m7i.xlarge") == [], "it may be baked on a type without a chip"
     assert neuron.refusals({}) == [], "the role's own defaults are judged when it comes to it"
     assert neuron.refusals(GOOD | {"neuron_kernel": KERNEL}) == []
-    assert neuron.machine_refusals(GOOD, "node", UBUNTU, [KERNEL], ["dkms", "aws-neuronx-dkms"]) == []
+    assert neuron.machine_refusals(GOOD, "node", UBUNTU, [KERNEL], ["dkms", "aws-neuronx-dkms"], "") == []
 
 
 @pytest.mark.parametrize(
@@ -154,14 +156,77 @@ def test_the_type_that_is_baked_on_counts_as_well() -> None:
 def test_a_machine_that_the_set_is_not_for_is_refused(
     system: dict[str, str], kernels: list[str], packages: list[str], name: str, said: str
 ) -> None:
-    (refusal,) = neuron.machine_refusals(GOOD, "node", system, kernels, packages)
+    (refusal,) = neuron.machine_refusals(GOOD, "node", system, kernels, packages, "3.12")
     assert refusal.name == name
     assert said in refusal.why
 
 
+def lock(place: Path, **changes: str) -> str:
+    """A lock of all that the set has, changed where a test says so; an empty text leaves it out."""
+    chosen = neuron_sets.load().sets[NAME]
+    lines = {name: f"{name}=={version}" for name, version in neuron_lock.wanted(chosen).items()}
+    lines = {name: f"{line} \\\n    --hash=sha256:{'0' * 64}" for name, line in lines.items()}
+    lines |= {"vllm-neuron": f"{neuron_lock.source(chosen)} \\\n    --hash=sha256:{'0' * 64}"}
+    lines |= {name.replace("_", "-"): text for name, text in changes.items()}
+    path = place / "neuron.txt"
+    path.write_text("# made by hand\n" + "".join(f"{text}\n" for text in lines.values() if text))
+    return str(path)
+
+
+def environment(path: str, python: str = "3.12") -> list[Refusal]:
+    variables = GOOD | {"neuron_lock": path, "neuron_python": "/usr/bin/python3"}
+    return neuron.machine_refusals(variables, "node", UBUNTU, [KERNEL], [], python)
+
+
+def test_an_environment_with_all_of_the_set_is_let_through(tmp_path: Path) -> None:
+    assert environment(lock(tmp_path)) == []
+    assert environment(lock(tmp_path, vllm_neuron=f"vllm-neuron==0.4.1 --hash=sha256:{'0' * 64}")) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"neuronx_cc": ""}, "it has no neuronx-cc"),
+        (
+            {"vllm": "vllm==0.16.0 --hash=sha256:00"},
+            "it has vllm==0.16.0 --hash=sha256:00 and not vllm 0.13.0",
+        ),
+        ({"nki": "nki==0.2.0+g82fdb402"}, "it has no hash for nki"),
+        (
+            {"vllm_neuron": "vllm-neuron==0.1.0 --hash=sha256:00"},
+            "it has vllm-neuron==0.1.0 --hash=sha256:00 and not vllm-neuron 0.4.1",
+        ),
+    ],
+    ids=["a package missing", "another vLLM", "no hash", "PyPI's own vllm-neuron"],
+)
+def test_a_lock_that_is_not_the_sets_is_refused(tmp_path: Path, changes: dict[str, str], said: str) -> None:
+    (refusal,) = environment(lock(tmp_path, **changes))
+    assert refusal.name == "neuron-lock-incomplete"
+    assert said in refusal.why
+    assert "Run `make locks` on a machine that reaches https://pip.repos.neuron.amazonaws.com" in refusal.do
+
+
+def test_the_repositorys_own_lock_is_incomplete_and_says_so() -> None:
+    """The vendor's index cannot be reached from where it was made. What it has is right."""
+    (refusal,) = environment(str(ROOT / "files/locks/neuron.txt"))
+    lacking = set(re.findall(r"it has no ([a-z0-9-]+)", refusal.why))
+    assert lacking == {*SETS[NAME]["python"]["packages"], "vllm-neuron"}
+
+
+@pytest.mark.parametrize(("python", "there"), [("3.13", "Python 3.13"), ("", "not there")])
+def test_another_python_is_refused(tmp_path: Path, python: str, there: str) -> None:
+    (refusal,) = environment(lock(tmp_path), python)
+    assert refusal.name == "neuron-python"
+    assert (
+        f"/usr/bin/python3 of node is {there}, and the engine of set sdk-2.28.1 is for 3.10 or" in refusal.why
+    )
+
+
 def test_what_is_known_without_a_machine_is_refused_on_one_as_well() -> None:
     wrong = GOOD | {"neuron_set": "sdk"}
-    assert names(neuron.machine_refusals(wrong, "node", UBUNTU, [KERNEL], [])) == ["unknown-neuron-set"]
+    assert names(neuron.machine_refusals(wrong, "node", UBUNTU, [KERNEL], [], "3.12")) == [
+        "unknown-neuron-set"
+    ]
 
 
 def test_an_image_with_the_role_is_refused_before_its_bake(tmp_path: Path) -> None:
