@@ -21,6 +21,14 @@ for device in "${SYS:-/sys}"/bus/pci/devices/*; do
 done
 echo "efa $efa"
 
+# The Ray of the engine's environment, and the Python that it is for.
+for package in "${VENV:-/opt/ingot/venvs/vllm}"/lib/python3.*/site-packages/ray-*.dist-info; do
+    [ -e "$package" ] || continue
+    version=${package##*/ray-}
+    python=${package%/site-packages/*}
+    echo "ray ${version%.dist-info} ${python##*/python}"
+done
+
 echo "inputs $(cat /usr/share/ingot/inputs.json 2>/dev/null)"
 # Beside those, what was compiled for Neuron chips: each directory is called like the key of what went into it.
 for path in $PATHS "${NEURON:-/opt/ingot/neuron}"/*; do

@@ -100,7 +100,9 @@ class Gateway:
         credentials = directory / "credentials"
         credentials.mkdir(exist_ok=True)
         (credentials / "gateway-keys").write_text(f"{KEY}\n{OTHER}\n")
-        (credentials / "gateway-backend-key").write_text(f"authorization Bearer {ENGINE_KEY}\n")
+        pools = [f"{pool['name']} Bearer {pool['key']}\n" for pool in variables.get("gateway_pools", [])]
+        keys = [f"authorization Bearer {ENGINE_KEY}\n", *pools]
+        (credentials / "gateway-backend-key").write_text("".join(keys))
         text = render(
             "gateway",
             "haproxy.cfg.j2",
@@ -414,3 +416,71 @@ def test_tls(tmp_path: Path, engine: Engine) -> None:
     )
     assert check.returncode == 0, check.stderr
     assert "bind 127.0.0.1:8080 ssl crt" in text
+
+
+@pytest.fixture
+def second() -> Iterator[Engine]:
+    server = Engine()
+    server.wants_key = "sk-pool-canary-0123456789"
+    yield server
+    server.shutdown()
+
+
+def pooled(start: Callable[..., Gateway], engine: Engine, second: Engine) -> Gateway:
+    pool = {
+        "name": "made_up",
+        "model_id": "made/up",
+        "key": second.wants_key,
+        "backends": [{"name": "inf2", "address": "127.0.0.1", "port": second.port}],
+    }
+    gateway = start(engine, gateway_pools=[pool])
+    body = {"model": "made/up", "prompt": "x"}
+    gateway.wait(lambda: gateway.ask("POST", "/v1/completions", body)[0] == 200, "the pool never came up")
+    gateway.wait(lambda: len(engine.probes()) > 0, "no health check came")
+    second.seen.clear()
+    return gateway
+
+
+def test_a_request_goes_to_the_pool_of_the_model_that_it_names(
+    start: Callable[..., Gateway], engine: Engine, second: Engine
+) -> None:
+    gateway = pooled(start, engine, second)
+
+    def asked(model: str) -> int:
+        return gateway.ask("POST", "/v1/completions", {"model": model, "prompt": "x"})[0]
+
+    assert (asked("made/up"), len(second.requests()), len(engine.requests())) == (200, 1, 0)
+    assert second.requests()[0][1]["authorization"] == f"Bearer {second.wants_key}", "its own key"
+    assert (asked("HuggingFaceTB/SmolLM2-135M-Instruct"), len(engine.requests())) == (200, 1)
+    assert "authorization" not in engine.requests()[0][1], "and nobody else gets that"
+    assert (asked("another"), len(engine.requests())) == (200, 2), "an engine says that it has no such model"
+    assert len(second.requests()) == 1
+    _, _, listed = gateway.ask("GET", "/v1/models")
+    assert [one["id"] for one in listed["data"]] == ["HuggingFaceTB/SmolLM2-135M-Instruct", "made/up"]
+
+
+def test_a_request_whose_model_cannot_be_seen_goes_to_no_pool(
+    start: Callable[..., Gateway], engine: Engine, second: Engine
+) -> None:
+    gateway = pooled(start, engine, second)
+    status, _, answer = gateway.ask("POST", "/v1/completions", {"prompt": "x"})
+    assert (status, answer["error"]["code"]) == (400, "no_model")
+    late = {"prompt": "x" * 100_000, "model": "made/up"}
+    assert gateway.ask("POST", "/v1/completions", late)[0] == 400
+    early = {"model": "made/up", "prompt": "x" * 100_000}
+    assert gateway.ask("POST", "/v1/completions", early)[0] == 200
+
+
+def test_a_pool_without_an_engine_is_not_ready_and_the_other_serves(
+    start: Callable[..., Gateway], engine: Engine, second: Engine
+) -> None:
+    gateway = pooled(start, engine, second)
+    second.dead = True
+
+    def ask(model: str) -> tuple[int, dict[str, str], Any]:
+        return gateway.ask("POST", "/v1/completions", {"model": model, "prompt": "x"})
+
+    gateway.wait(lambda: ask("made/up")[0] == 503, "the dead pool was never out")
+    status, headers, answer = ask("made/up")
+    assert (status, headers["retry-after"], answer["error"]["code"]) == (503, "5", "no_engine")
+    assert ask("HuggingFaceTB/SmolLM2-135M-Instruct")[0] == 200

@@ -75,6 +75,55 @@ def test_an_image_without_the_role_is_wired_as_well(mode: str) -> None:
     assert wired("serving_host_memory_bytes", mode, None) == 200 * GIB
 
 
+def pool_of_two(name: str, host: str) -> Any:
+    """The worker serves another model than the head, by a plain unit."""
+    loader = DataLoader()
+    facts: dict[str, Any] = {"memtotal_mb": 1024, "processor_nproc": 64}
+    hosts: dict[str, dict[str, Any]] = {
+        "head": {
+            "serving_model_id": "a/head",
+            "serving_mode": "ray_serve",
+            "ansible_facts": facts | {"default_ipv4": {"address": "10.0.0.1"}},
+        },
+        "worker": {
+            "serving_model_id": "made/up",
+            "serving_mode": "vllm",
+            "ansible_facts": facts | {"processor_nproc": 4, "default_ipv4": {"address": "10.0.0.2"}},
+        },
+    }
+    values = {
+        **loader.load_from_file(str(ROOT / "playbooks/vars/wiring.yml"), trusted_as_template=True),
+        **hosts[host],
+        "__api_key": "sk-canary",
+        "gateway_port": 8080,
+        "groups": {"ray_head": ["head"], "ray_worker": ["worker"]},
+        "hostvars": hosts,
+        "inventory_hostname": host,
+    }
+    return Templar(loader=loader, variables=values).template(trust_as_template("{{ " + name + " }}"))
+
+
+def test_nodes_of_another_model_are_a_pool_behind_the_same_gateway() -> None:
+    assert [one["name"] for one in pool_of_two("gateway_backends", "head")] == ["head"]
+    assert pool_of_two("gateway_backend_key", "head") == ""
+    assert pool_of_two("gateway_pools", "head") == [
+        {
+            "name": "made_up",
+            "model_id": "made/up",
+            "key": "sk-canary",
+            "backends": [{"name": "worker", "port": 8000, "address": "10.0.0.2"}],
+        }
+    ]
+    assert pool_of_two("serving_node_count", "head") == 1
+    assert pool_of_two("serving_host_cores", "head") == 64, "the other pool's small nodes do not count"
+    assert pool_of_two("ray_service_enabled", "worker") is False
+
+
+def test_one_model_needs_no_pools() -> None:
+    assert wired("gateway_pools", "vllm", host="head") == []
+    assert len(wired("gateway_backends", "vllm", host="head")) == 2
+
+
 def test_every_port_that_a_node_is_asked_about_is_the_one_that_is_set() -> None:
     assert wired("__ports", "vllm") == {"8000": "serving"}
     assert wired("__ports", "ray_serve", host="head") == {"8000": "serving", "8080": "gateway", "6379": "ray"}

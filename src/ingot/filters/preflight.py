@@ -10,8 +10,8 @@ from typing import Any
 from ansible.module_utils.basic import _PY_MIN
 from ansible.release import __version__ as core_version
 
-from ingot import account, arguments, certificates, image_inputs, ray_up, report
-from ingot.preflight import cluster, node, programs, refusal, variables
+from ingot import account, arguments, certificates, image_inputs, pools, ray_up, report
+from ingot.preflight import cluster, node, programs, ray, refusal, variables
 
 
 def cluster_refusals(
@@ -63,6 +63,9 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ingot_cluster_refusals": cluster_refusals,
     "ingot_endpoint": endpoint,
     "ingot_node_refusals": node_refusals,
+    "ingot_pool": pools.members,
+    "ingot_other_pools": pools.others,
+    "ingot_ray_refusals": ray.refusals,
     "ingot_compile_refusals": programs.compile_refusals,
     "ingot_image_record": image_inputs.record,
     "ingot_phase": phase,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot import images as images_table
+from ingot import pools
 from ingot.preflight import fit, formats, nccl
 from ingot.preflight.refusal import Refusal
 from ingot.preflight.variables import refusals as check_variables
@@ -36,20 +37,34 @@ def refusals(variables: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) 
     if found := [*images_table.check_catalog(), *fit.check_catalog(shared)]:
         return found
     key_file = Path(shared["ingot_api_key_file"])  # made, where it may be, once nothing is refused
-    model_id = shared["serving_model_id"]
-    model = fit.catalog_of(shared).models.get(model_id)
     members = {host: variables[host] for host in nodes}
+    catalog = fit.catalog_of(shared)
+    served = dict.fromkeys(str(one["serving_model_id"]) for one in [shared, *members.values()])
+    modes = dict.fromkeys(str(one["serving_mode"]) for one in [shared, *members.values()])
     return [
         *check_topology(
             groups,
             {name: image.groups for name, image in images_table.load().images.items()},
             shared["cluster_name"],
         ),
-        *check_serving_mode(shared["serving_mode"]),
-        *check_engine(str(shared.get("vllm_method", "")), shared["serving_mode"]),
+        *(refusal for mode in modes for refusal in check_serving_mode(mode)),
+        *check_pools(members, list(groups.get("ray_head", []))),
+        *dict.fromkeys(
+            refusal
+            for one in [shared, *members.values()]
+            for refusal in check_engine(str(one.get("vllm_method", "")), one["serving_mode"])
+        ),
         *(check_api_key(key_file) if key_file.exists() or not shared["ingot_api_key_generate"] else []),
-        *fit.check_model_id(model_id, fit.catalog_of(shared)),
-        *(formats.check_nodes(members, model_id, model) if model else []),
+        *(
+            refusal
+            for model_id in served
+            for refusal in fit.check_model_id(model_id, catalog)
+            or formats.check_nodes(
+                {host: one for host, one in members.items() if one["serving_model_id"] == model_id},
+                model_id,
+                catalog.models[model_id],
+            )
+        ),
         *nccl.check_environment(members),
     ]
 
@@ -142,6 +157,35 @@ def check_serving_mode(mode: str) -> list[Refusal]:
             f"Set it to one of {', '.join(SERVING_MODES)}",
         )
     ]
+
+
+def check_pools(members: Mapping[str, Mapping[str, Any]], heads: Sequence[str]) -> list[Refusal]:
+    """One model is served in one way, and all that is served by Ray Serve is the head's."""
+    if len(heads) != 1 or heads[0] not in members:
+        return []  # which is refused
+    head_model, _ = pools.kind(members[heads[0]])
+    found = []
+    for host, (model, mode) in {host: pools.kind(one) for host, one in members.items()}.items():
+        if mode == "ray_serve" and model != head_model:
+            found.append(
+                Refusal(
+                    "pool-in-ray",
+                    f"{host} serves {model} by Ray Serve, and the head {heads[0]} {head_model}: one"
+                    " application has one model",
+                    "Set serving_mode to vllm for the nodes of the other model: they are a pool of their own",
+                )
+            )
+        ways = {other for one, other in map(pools.kind, members.values()) if one == model}
+        if len(ways) > 1:
+            found.append(
+                Refusal(
+                    "model-in-two-modes",
+                    f"{model} is served with serving_mode {' and '.join(sorted(ways))}, and a request that"
+                    " names it goes to one pool",
+                    "Serve it in one mode on all its nodes, or another model on some of them",
+                )
+            )
+    return list(dict.fromkeys(found))
 
 
 def check_engine(method: str, mode: str) -> list[Refusal]:

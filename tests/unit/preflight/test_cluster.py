@@ -103,6 +103,28 @@ def test_a_cluster_is_let_through_or_refused_as_a_whole(
     assert names(cluster.refusals(three, NODES)) == ["missing-variable"]
 
 
+def test_two_models_are_two_pools_if_one_of_them_is_served_by_plain_units(
+    three: dict[str, dict[str, Any]],
+) -> None:
+    for node in three.values():
+        node["model_store_catalog"] = CATALOG
+    three["c"]["serving_model_id"] = "big/model"
+    assert cluster.refusals(three, NODES) == []
+    for host in ("a", "b"):
+        three[host]["serving_mode"] = "ray_serve"
+    assert cluster.refusals(three, NODES) == []
+    three["c"]["serving_mode"] = "ray_serve"
+    (refusal,) = cluster.refusals(three, NODES)
+    assert refusal.name == "pool-in-ray"
+    assert f"c serves big/model by Ray Serve, and the head a {MODEL}" in refusal.why
+    three["c"] |= {"serving_model_id": MODEL, "serving_mode": "vllm"}
+    (refusal,) = cluster.refusals(three, NODES)
+    assert refusal.name == "model-in-two-modes"
+    assert "is served with serving_mode ray_serve and vllm" in refusal.why
+    three["c"] |= {"serving_model_id": "no/such", "serving_mode": "vllm"}
+    assert names(cluster.refusals(three, NODES)) == ["unknown-model"]
+
+
 def test_a_format_that_one_of_the_nodes_lacks_is_refused_with_the_node(
     three: dict[str, dict[str, Any]],
 ) -> None:
