@@ -111,6 +111,13 @@ def test_the_engine_has_no_compiler_and_may_not_write_its_programs(host: Host) -
 
 
 @pytest.mark.configure
+def test_prometheus_finds_figures_of_the_chips(host: Host) -> None:
+    assert host.service("neuron-exporter.service").is_running
+    ask = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8008/metrics').read().decode())"
+    assert "neuron_chips 1" in host.check_output(f'python3 -c "{ask}"').splitlines()
+
+
+@pytest.mark.configure
 def test_the_nodes_own_check_passes_and_the_manifest_has_it(host: Host) -> None:
     facts = json.loads(host.check_output(f"{NODE} check {CONFIG}"))
     assert facts == json.loads(host.file("/usr/share/ingot/facts.d/neuron.json").content_string)

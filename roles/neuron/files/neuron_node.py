@@ -9,6 +9,7 @@
     neuron_node.py health CONFIG            whether every chip can be used: all of the PCI bus listed, their
                                             files for the group alone, nothing that ECC could not correct
     neuron_node.py health CONFIG --free     the same, and that no process has one: before an engine starts
+    neuron_node.py export --address A --port P    what neuron-monitor reports, for Prometheus, at /metrics
     neuron_node.py programs PLAN            whether all that the engine needs is compiled
     neuron_node.py compile PLAN --model DIR --program FILE --log FILE      compile it
     neuron_node.py pack PLAN ARCHIVE        what is compiled as one file; JSON: what is kept beside it
@@ -29,7 +30,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # `python -I` does not look beside the program
 
-from ingot_neuron import chips, monitor, programs, tools
+from ingot_neuron import chips, exporter, monitor, programs, tools
 
 from ingot.driver import RefusedError, machine, node
 
@@ -77,6 +78,10 @@ def main(arguments: list[str] | None = None) -> int:
     healthy.add_argument("config", type=node.configuration)
     healthy.add_argument("--free", action="store_true")
     healthy.set_defaults(run=lambda options: health(options.config, free=options.free))
+    exported = commands.add_parser("export")
+    exported.add_argument("--address", required=True)
+    exported.add_argument("--port", type=int, required=True)
+    exported.set_defaults(run=lambda options: exporter.serve(options.address, options.port))
     for name, run in (("programs", _programs), ("compile", _compile), ("pack", _pack), ("take", _take)):
         command = commands.add_parser(name)
         command.add_argument("plan", type=node.configuration)
