@@ -21,7 +21,7 @@ GIB = 1 << 30
 PASSING = 70
 ATTEMPTS = 3
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-SEEN = Path("/var/lib/ingot/neuron-programs.json")  # what was hashed already
+SEEN = Path("/run/ingot-neuron-programs.json")  # what was hashed since the boot; root alone writes there
 
 Plan = dict[str, Any]
 
