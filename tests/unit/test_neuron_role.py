@@ -95,8 +95,19 @@ def test_units_start_only_where_every_chip_can_be_used_and_is_free() -> None:
 
 
 def test_old_knowledge_that_is_wrong_is_nowhere() -> None:
-    wrong = ("NEURON_COMPILER_OPTIMIZATION_LEVEL", "enable-schedules-inference", "apt-key", "MAX_INFLIGHT")
-    for path in (ROOT / "roles/neuron").rglob("*"):
-        if path.is_file() and path.suffix in (".yml", ".j2", ".py"):
+    wrong = (
+        "NEURON_COMPILER_OPTIMIZATION_LEVEL",
+        "NEURON_CONTEXT_LENGTH_BUCKETS",
+        "NEURON_TOKEN_GEN_BUCKETS",
+        "enable-schedules-inference",
+        "use-v2-block-manager",
+        "device=neuron",
+        "apt-key",
+        "MAX_INFLIGHT",
+    )
+    places = [*(ROOT / "roles/neuron").rglob("*"), *(ROOT / "src/ingot").rglob("neuron*.py")]
+    places += [ROOT / "playbooks/compile.yml", ROOT / "playbooks/vars/wiring.yml", ROOT / "docs/neuron.md"]
+    for path in places:
+        if path.is_file() and path.suffix in (".yml", ".j2", ".py", ".md"):
             found = path.read_text()
             assert not any(word in found for word in wrong), path
