@@ -124,6 +124,13 @@ def test_one_model_needs_no_pools() -> None:
     assert len(wired("gateway_backends", "vllm", host="head")) == 2
 
 
+def test_the_gateway_shows_its_key_to_an_engine_that_asks_for_one() -> None:
+    key: dict[str, Any] = {"__api_key": "k"}
+    assert wired("gateway_backend_key", "vllm", **key) == "k"
+    assert wired("gateway_backend_key", "ray_serve", **key) == ""
+    assert wired("gateway_backend_key", "vllm", serving_engine="tensorrt_llm", **key) == ""
+
+
 def test_every_port_that_a_node_is_asked_about_is_the_one_that_is_set() -> None:
     assert wired("__ports", "vllm") == {"8000": "serving"}
     assert wired("__ports", "ray_serve", host="head") == {"8000": "serving", "8080": "gateway", "6379": "ray"}

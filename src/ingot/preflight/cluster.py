@@ -9,7 +9,7 @@ from typing import Any
 
 from ingot import images as images_table
 from ingot import pools
-from ingot.preflight import fit, formats, nccl
+from ingot.preflight import engine, fit, formats, nccl
 from ingot.preflight.refusal import Refusal
 from ingot.preflight.variables import refusals as check_variables
 
@@ -40,6 +40,7 @@ def refusals(variables: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) 
     members = {host: variables[host] for host in nodes}
     catalog = fit.catalog_of(shared)
     served = dict.fromkeys(str(one["serving_model_id"]) for one in [shared, *members.values()])
+    unserved = engine.check_nodes(members)
     modes = dict.fromkeys(str(one["serving_mode"]) for one in [shared, *members.values()])
     return [
         *check_topology(
@@ -55,12 +56,18 @@ def refusals(variables: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) 
             for refusal in check_engine(str(one.get("vllm_method", "")), one["serving_mode"])
         ),
         *(check_api_key(key_file) if key_file.exists() or not shared["ingot_api_key_generate"] else []),
+        *unserved,
         *(
             refusal
             for model_id in served
             for refusal in fit.check_model_id(model_id, catalog)
             or formats.check_nodes(
-                {host: one for host, one in members.items() if one["serving_model_id"] == model_id},
+                # Of an engine that is not there, what it computes with need not be asked.
+                {
+                    host: one
+                    for host, one in members.items()
+                    if one["serving_model_id"] == model_id and not unserved
+                },
                 model_id,
                 catalog.models[model_id],
             )

@@ -7,7 +7,7 @@ from typing import Any
 
 from ingot import accelerators, instance_types, sizing, values
 from ingot import images as images_table
-from ingot.preflight import ami, devices, fit, formats
+from ingot.preflight import ami, devices, engine, fit, formats
 from ingot.preflight.fit import GIB
 from ingot.preflight.refusal import Refusal
 from ingot.preflight.variables import refusals as check_variables
@@ -79,7 +79,10 @@ def refusals(
         *fit.check_architecture(what, chosen.arch, image["image_id"], image["architecture"]),
         *fit.check_core(what, type_name, named, compiled_for, cores),
         *(devices.check_device(what, type_name, named, row, table) if row else []),
-        *formats.check(what, type_name, accelerator, model_id, model, variables),
+        *(
+            (engine.check(named, row, variables) if row else [])
+            or formats.check(what, type_name, accelerator, model_id, model, variables)
+        ),
         *devices.check_memory(
             what,
             type_name,

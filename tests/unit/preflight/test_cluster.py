@@ -138,6 +138,14 @@ def test_a_format_that_one_of_the_nodes_lacks_is_refused_with_the_node(
     assert "c6a.2xlarge (c)" in refusal.why
 
 
+def test_an_engine_that_no_image_of_the_nodes_has_is_refused_once_and_alone(
+    three: dict[str, dict[str, Any]],
+) -> None:
+    for node in three.values():
+        node |= {"serving_engine": "tensorrt_llm", "group_names": ["x86"], "ec2_instance_type": "m7i.large"}
+    assert names(cluster.refusals(three, NODES)) == ["engine-needs-gpu"]
+
+
 def test_a_variable_that_would_cut_the_gpus_apart_is_refused(three: dict[str, dict[str, Any]]) -> None:
     for node in three.values():
         node["serving_environment"] = {"NCCL_P2P_DISABLE": "1"}

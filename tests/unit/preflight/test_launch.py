@@ -54,6 +54,8 @@ def test_a_good_launch_is_let_through() -> None:
         ({"launch_instance_type": "trn2.48xlarge"}, "unsupported-accelerator"),
         ({"launch_instance_type": "g7e.2xlarge"}, "unsupported-accelerator"),
         ({"serving_engine_flags": {"quantization": "gguf"}}, "format-unsupported"),
+        ({"serving_engine": "tensorrt_llm"}, "engine-needs-gpu"),
+        ({"serving_engine": "tensorrt"}, "unknown-serving-engine"),
         ({"launch_instance_type": "m7g.large"}, "architecture-differs"),
         ({"launch_instance_type": "g5.xlarge"}, "accelerator-unused"),
         ({"launch_instance_type": "inf2.xlarge"}, "accelerator-unused"),
