@@ -166,7 +166,9 @@ def test_an_image_with_the_role_is_refused_before_its_bake(tmp_path: Path) -> No
     gpu["roles"].insert(-1, "nvidia")
     gpu["accelerator"] = "nvidia"
     (tmp_path / "packer").mkdir()
-    (tmp_path / "packer/images.yml").write_text(yaml.safe_dump({"images": table["images"] | {"gpu": gpu}}))
+    (tmp_path / "packer/images.yml").write_text(
+        yaml.safe_dump(table | {"images": table["images"] | {"gpu": gpu}})
+    )
     for name in ("roles", "inventories"):
         (tmp_path / name).symlink_to(ROOT / name)
     wrong = REHEARSAL | {"nvidia_cuda_needed": "13.0"}

@@ -236,7 +236,9 @@ def test_an_image_with_the_role_is_refused_before_its_bake(tmp_path: Path) -> No
     inf2 |= {"accelerator": "neuron"}
     inf2["roles"].insert(-1, "neuron")
     (tmp_path / "packer").mkdir()
-    (tmp_path / "packer/images.yml").write_text(yaml.safe_dump({"images": table["images"] | {"inf2": inf2}}))
+    (tmp_path / "packer/images.yml").write_text(
+        yaml.safe_dump(table | {"images": table["images"] | {"inf2": inf2}})
+    )
     for name in ("roles", "inventories"):
         (tmp_path / name).symlink_to(ROOT / name)
     wrong = GOOD | newer(plugin__tag="0.24.0")
