@@ -142,7 +142,7 @@ def promote(
             there = account.describe(desk.ec2, (each.image_id for each, _ in read))
             refusals = list(moves.check_verdicts(read, there, desk.now, most_days))
             images = None if refusals else moves.gathered(read)
-        if images and channel.images and images.name == channel.images.name and not refusals:
+        if images and channel.images and images.members == channel.images.members and not refusals:
             typer.echo(f"{name} holds {images.name} already")
             desk.complete(name, images)
             return

@@ -13,6 +13,9 @@ import boto3
 import pytest
 from botocore.client import BaseClient
 from moto import mock_aws
+from moto.ec2 import urls
+from moto.ec2.models import EC2Backend, ec2_backends
+from moto.ec2.responses import EC2Response
 from typer.testing import CliRunner
 
 from ingot.channels import CHANNELS, stores
@@ -103,9 +106,16 @@ def region(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Region]:
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # thousands, of which none is asked for
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # one of another test has its keys and its endpoint
+    for name in ("PROFILE", "ENDPOINT_URL", "SESSION_TOKEN"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
     for name, value in (("REGION", REGION), ("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b")):
         monkeypatch.setenv(f"AWS_{name}", value)
     (tmp_path / "verdicts").mkdir()
+    # Tests of the local EC2 leave its own classes in moto.
+    monkeypatch.setattr(ec2_backends, "backend", EC2Backend)
+    monkeypatch.setitem(urls.url_paths, "{0}/", EC2Response.dispatch)
+    ec2_backends.clear()
     with mock_aws():
         where = "ssm" if getattr(request, "param", "ssm") == "ssm" else str(tmp_path / "channels")
         yield Region(tmp_path / "verdicts", where)
@@ -204,6 +214,16 @@ def test_a_rollback_returns_to_the_last_good_set_and_what_was_given_up_does_not_
     assert "nothing-to-return-to: stable has held no other set" in region.refused(
         "rollback", "stable", "--why", "x"
     )
+
+
+def test_a_set_that_was_given_up_comes_back_when_it_is_verified_again(region: Region) -> None:
+    region.released()
+    second = region.released(commit=OTHER)
+    region.ok("rollback", "stable", "--why", "a mistake of the test's")
+    region.ok("promote", "candidate", region.verdict(second, commit=OTHER))
+    region.ok("promote", "beta")
+    region.ok("promote", "stable")
+    assert region.holds("stable") == {"x86": second}
 
 
 def test_a_set_whose_images_are_gone_is_not_returned_to(region: Region) -> None:

@@ -171,7 +171,8 @@ def test_an_image_with_the_role_is_refused_before_its_bake(tmp_path: Path) -> No
     gpu = copy.deepcopy(table["images"]["x86"])
     gpu["roles"].insert(-1, "nccl_efa")
     (tmp_path / "packer").mkdir()
-    (tmp_path / "packer/images.yml").write_text(yaml.safe_dump({"images": table["images"] | {"gpu": gpu}}))
+    table["images"]["gpu"] = gpu
+    (tmp_path / "packer/images.yml").write_text(yaml.safe_dump(table))
     for name in ("roles", "inventories"):
         (tmp_path / name).symlink_to(ROOT / name)
     wrong = {"nccl_efa_stack": STACK | {"nccl": "2.31.2"}}

@@ -117,12 +117,12 @@ class Channel:
         return CHANNELS[index - 1] if index else ""
 
     def given_up(self, images: ImageSet) -> Record | None:
-        """The record by which this set was taken out for another, if it was not proved again since."""
+        """The record by which this set was taken out for another; none if its verdicts are new since."""
         found = None
         for before, record in zip(self.records, self.records[1:], strict=False):
-            if record.action == "rollback" and before.images and before.images.name == images.name:
+            if record.action == "rollback" and before.images and before.images.members == images.members:
                 found = record
-        return found if found and images.proved < found.when else None
+        return found
 
     def earlier(self) -> list[ImageSet]:
         """The sets that it held before this one and that were not taken out for another, the last first."""
