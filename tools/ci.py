@@ -80,7 +80,7 @@ def checks() -> list[Check]:
     python = str(BIN / "python")
     return [
         *static_checks(),
-        Check("unit tests", "unit", tool("pytest", "tests/unit"), limit=20),
+        Check("unit tests", "unit", tool("pytest", "tests/unit"), limit=40),
         # One real file for each Arm core; the whole of it is compiled by a bake.
         Check("vLLM's sources for Graviton", "source", (python, "tools/source_check.py"), limit=15),
         Check("local EC2 tests", "local", tool("pytest", "tests/rehearsal", "-m", "not long"), limit=30),
