@@ -59,11 +59,9 @@ class Desk:
             )
         return Channel.read(name, self.store.log(name))
 
-    def images(self, *sets: ImageSet | None) -> dict[str, dict[str, Any]]:
+    def images(self, *sets: ImageSet) -> dict[str, dict[str, Any]]:
         """What EC2 has of the AMIs of some sets."""
-        return account.describe(
-            self.ec2, (member.image_id for each in sets if each for member in each.members.values())
-        )
+        return account.describe(self.ec2, (image_id for each in sets for image_id in each.image_ids))
 
     def refuse(self, refusals: Sequence[Refusal]) -> None:
         if refusals:
@@ -92,12 +90,12 @@ class Desk:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """What AWS and the log say, in a line."""
+def _at_desk(where: str) -> Iterator[Desk]:
+    """The desk; what AWS and the log say there is told in a line."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        yield
+        yield Desk(where)
     except (BotoCoreError, ClientError) as error:
         typer.secho(
             f"AWS says: {error}. What was written is in the log: ingot channel list", fg="red", err=True
@@ -123,8 +121,7 @@ def promote(
     where: Where = "ssm",
 ) -> None:
     """Let a set into candidate by its verdicts, or into the next channel from the one before."""
-    with _told():
-        desk = Desk(where)
+    with _at_desk(where) as desk:
         channel = desk.channel(name)
         refusals: list[Refusal]
         if channel.source:
@@ -135,8 +132,7 @@ def promote(
                 desk.refuse(refusals)
             images, refusals = moves.set_to_promote(channel, desk.channel(channel.source))
             if images:
-                there = desk.images(images)
-                refusals += moves.check_there((member.image_id for member in images.members.values()), there)
+                refusals += moves.check_there(images.image_ids, desk.images(images))
         else:
             read = _read(desk, verdicts or [])
             there = account.describe(desk.ec2, (each.image_id for each, _ in read))
@@ -155,8 +151,7 @@ def promote(
 @app.command()
 def rollback(name: Name, why: Why, where: Where = "ssm") -> None:
     """Put the last good set back that a channel held before. A pin does not hinder it."""
-    with _told():
-        desk = Desk(where)
+    with _at_desk(where) as desk:
         channel = desk.channel(name)
         older, refusals = moves.set_to_return_to(channel, desk.images(*channel.earlier()))
         desk.refuse(refusals)
@@ -166,8 +161,7 @@ def rollback(name: Name, why: Why, where: Where = "ssm") -> None:
 @app.command()
 def pin(name: Name, why: Why, where: Where = "ssm") -> None:
     """Let nothing be promoted into a channel until it is unpinned."""
-    with _told():
-        desk = Desk(where)
+    with _at_desk(where) as desk:
         channel = desk.channel(name)
         desk.refuse(list(moves.check_pin(channel)))
         desk.write(channel, "pin", channel.images, why)
@@ -176,8 +170,7 @@ def pin(name: Name, why: Why, where: Where = "ssm") -> None:
 @app.command()
 def unpin(name: Name, why: Why = "", where: Where = "ssm") -> None:
     """Let sets be promoted again."""
-    with _told():
-        desk = Desk(where)
+    with _at_desk(where) as desk:
         channel = desk.channel(name)
         if not channel.pinned:
             desk.refuse(
@@ -192,8 +185,7 @@ def list_(
     where: Where = "ssm",
 ) -> None:
     """Show what each channel holds, or all that was ever done to it."""
-    with _told():
-        desk = Desk(where)
+    with _at_desk(where) as desk:
         channels = [desk.channel(name) for name in CHANNELS]
         rows: list[tuple[str, ...]] = []
         for channel in channels:
@@ -229,8 +221,7 @@ def prune(
     where: Where = "ssm",
 ) -> None:
     """Show the AMIs that nothing needs, and with --delete remove them and their snapshots."""
-    with _told():
-        desk = Desk(where)
+    with _at_desk(where) as desk:
         channels = [desk.channel(name) for name in CHANNELS]
         all_images = account.ours(desk.ec2)
         images = pruning.decide(all_images, channels, account.users(desk.ec2), desk.now, retention_days)

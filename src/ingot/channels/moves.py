@@ -135,7 +135,7 @@ def set_to_return_to(channel: Channel, images: Images) -> tuple[ImageSet | None,
     """The last set that the channel held before, whose images are all still there."""
     earlier = channel.earlier()
     for older in earlier:
-        if not list(check_there((member.image_id for member in older.members.values()), images)):
+        if not list(check_there(older.image_ids, images)):
             return older, []
     tried = ", ".join(older.name for older in earlier)
     why = f"the images of {tried} are gone" if tried else f"{channel.name} has held no other set"

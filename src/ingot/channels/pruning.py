@@ -25,6 +25,12 @@ class Image:
     kept: str
 
 
+def snapshots_of(image: Mapping[str, Any]) -> tuple[str, ...]:
+    """The snapshots that an AMI, as EC2 describes it, is made of."""
+    disks = (mapping.get("Ebs", {}) for mapping in image.get("BlockDeviceMappings", []))
+    return tuple(disk["SnapshotId"] for disk in disks if disk.get("SnapshotId"))
+
+
 def in_channels(channels: Iterable[Channel]) -> dict[str, str]:
     """AMIs that a channel holds or can return to, and which."""
     found: dict[str, str] = {}
@@ -32,8 +38,8 @@ def in_channels(channels: Iterable[Channel]) -> dict[str, str]:
         older = channel.earlier()[:KEPT_SETS]
         for images in [*([channel.images] if channel.images else []), *older]:
             held = f"in {channel.name}" if images is channel.images else f"{channel.name} can return to it"
-            for member in images.members.values():
-                found.setdefault(member.image_id, held)
+            for image_id in images.image_ids:
+                found.setdefault(image_id, held)
     return found
 
 
@@ -55,16 +61,13 @@ def decide(
         why = held.get(image["ImageId"]) or used.get(image["ImageId"], "")
         if not why and age < retention_days:
             why = f"{age:.0f} of {retention_days:g} days old"
-        disks = (mapping.get("Ebs", {}) for mapping in image.get("BlockDeviceMappings", []))
-        snapshots = tuple(disk["SnapshotId"] for disk in disks if disk.get("SnapshotId"))
-        found.append(Image(image["ImageId"], image.get("Name", ""), created, snapshots, why))
+        found.append(Image(image["ImageId"], image.get("Name", ""), created, snapshots_of(image), why))
     return sorted(found, key=lambda image: image.created)
 
 
 def left_over(snapshots: Sequence[Mapping[str, Any]], images: Sequence[Mapping[str, Any]]) -> list[str]:
     """Snapshots of ours that no AMI has: a prune that was ended between the two leaves them."""
-    disks = (mapping.get("Ebs", {}) for image in images for mapping in image.get("BlockDeviceMappings", []))
-    needed = {disk.get("SnapshotId") for disk in disks}
+    needed = {snapshot for image in images for snapshot in snapshots_of(image)}
     return sorted(
         snapshot["SnapshotId"]
         for snapshot in snapshots

@@ -42,10 +42,15 @@ class ImageSet(Strict):
     members: Annotated[dict[str, Member], Field(min_length=1)]
 
     @property
+    def image_ids(self) -> list[str]:
+        """Its AMIs, sorted."""
+        return sorted(member.image_id for member in self.members.values())
+
+    @property
     def name(self) -> str:
         """The same for the same AMIs, whenever they were proved."""
-        ids = sorted(member.image_id for member in self.members.values())
-        return f"{self.commit[:12]}-{hashlib.sha256(' '.join(ids).encode()).hexdigest()[:8]}"
+        ids = " ".join(self.image_ids)
+        return f"{self.commit[:12]}-{hashlib.sha256(ids.encode()).hexdigest()[:8]}"
 
 
 class Record(Strict):

@@ -5,22 +5,11 @@ from __future__ import annotations
 import hashlib
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
 
 from pydantic import AwareDatetime
 
 from ingot import table
-
-Passed = Literal["passed", "failed", "left out"]
-
-
-class Row(table.Strict):
-    """A check, what came of it, what was seen, and what would have been allowed."""
-
-    name: str
-    verdict: Passed
-    evidence: str
-    limit: str
+from ingot.verify.rows import FAILED, Row
 
 
 class Verdict(table.Strict):
@@ -44,7 +33,7 @@ class Verdict(table.Strict):
     @property
     def failed(self) -> list[str]:
         """The checks that were not passed; a verdict without a single row has not been come to."""
-        return [row.name for row in self.rows if row.verdict == "failed"] if self.rows else ["(no checks)"]
+        return [row.name for row in self.rows if row.verdict == FAILED] if self.rows else ["(no checks)"]
 
     def age_days(self, now: datetime) -> float:
         return (now - self.finished).total_seconds() / 86400

@@ -56,11 +56,12 @@ def launch(
     Returns:
         The exit status when the checks refuse, or there is no such program; otherwise it does not return.
     """
-    findings = preflight(settings) if check == "all" else list(processor(settings))
+    look = preflight if check == "all" else processor
+    findings = list(look(settings))
     patience = time.monotonic() + PATIENCE_SECONDS
     while findings and all(item.transient for item in findings) and time.monotonic() < patience:
         time.sleep(0.5)
-        findings = preflight(settings)
+        findings = list(look(settings))
     for finding in findings:
         print(refusal(finding), file=sys.stderr)
     if findings:

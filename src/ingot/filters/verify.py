@@ -23,7 +23,7 @@ def verdict(directory: str, tags: Mapping[str, str], ended: str) -> list[dict[st
         path.name.removesuffix(FOUND): json.loads(path.read_text(encoding="utf-8"))
         for path in sorted(Path(directory).glob(f"*{FOUND}"))
     }
-    return [row.as_dict() for row in judge.rows(found, plain(tags), ended)]
+    return [row.model_dump() for row in judge.rows(found, plain(tags), ended)]
 
 
 def bill(directory: str, image_id: str, catalog: Mapping[str, Any]) -> str:

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Final, Literal
 
-PASSED, FAILED, LEFT_OUT = "passed", "failed", "left out"
+from ingot.table import Strict
+
+PASSED: Final = "passed"
+FAILED: Final = "failed"
+LEFT_OUT: Final = "left out"
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Strict):
     """A check, what came of it, what was seen, and what would have been allowed."""
 
     name: str
-    verdict: str
+    verdict: Literal["passed", "failed", "left out"]
     evidence: str
     limit: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def held(name: str, good: bool, evidence: str, limit: str) -> Row:
     """A check that was made."""
-    return Row(name, PASSED if good else FAILED, evidence, limit)
+    return Row(name=name, verdict=PASSED if good else FAILED, evidence=evidence, limit=limit)
 
 
 def left_out(name: str, why: str, limit: str) -> Row:
     """A check that does not apply; ``why`` says so."""
-    return Row(name, LEFT_OUT, why, limit)
+    return Row(name=name, verdict=LEFT_OUT, evidence=why, limit=limit)
 
 
 def some(found: list[str], most: int = 12) -> str:
