@@ -1,6 +1,6 @@
 # The two commands of the README are `make rehearse` and `make test`; both prepare the machine by themselves.
 .DEFAULT_GOAL := help
-.PHONY: help setup rehearse test test-full lint unit docs-test bench-local bench-cpu bench-formats locks readmes clean
+.PHONY: help setup rehearse test test-full lint unit docs-test bench-local bench-cpu bench-decode bench-formats locks readmes clean
 
 CI := .venv/bin/python tools/ci.py
 
@@ -33,6 +33,9 @@ bench-local: setup ## Measure the local EC2: launch to SSH, ten launches at once
 
 bench-cpu: setup ## Measure tuned against stock vLLM on this machine, and write docs/bench-cpu.md (root)
 	@.venv/bin/python tools/bench_cpu.py
+
+bench-decode: setup ## Measure how much of the memory's bandwidth decoding takes, and write docs/bench-decode.md (root)
+	@.venv/bin/python tools/bench_decode.py
 
 bench-formats: setup ## Try the number formats of weights on this machine's CPUs, and write docs/formats.md (root)
 	@.venv/bin/python tools/bench_formats.py

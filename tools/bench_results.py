@@ -145,8 +145,8 @@ def page(results: Results, plots: Sequence[str]) -> str:
         f"- {results.date}, commit `{results.commit}`, {results.machine}",
         f"- {results.vllm}, {results.model}, bfloat16; {results.input_tokens} tokens in,"
         f" {results.output_tokens} out, no two prompts alike; the client runs on the same cores",
-        f"- {len(results.rounds)} rounds; in each, every variant is started anew and asked in turn, the first"
-        " one another each time. Medians; ratios are those of one round",
+        f"- rounds: {len(results.rounds)}; in each, every variant is started anew and asked in turn, the"
+        " first one another each time. Medians; ratios are those of one round",
         "- Settings of the kernel (huge pages, swappiness) are the host's here and the same for all",
         "",
         *(f"- {line}" for line in (*goals(results), of_compile_cache(results)) if line),
