@@ -28,6 +28,8 @@ SESSION = "var/lib/ingot/ray/session_latest"
 ENGINE_UNITS = ("vllm.service", "ingot-serve.service", "ray-head.service")
 #: What is kept of an engine's log: src/ingot/graphs.py reads it.
 GRAPHS = re.compile(r"ompiling (?:a graph|model again)|Directly load|load failure")
+#: Directories whose own directories are told apart.
+DEEP = (("usr",), ("var",), ("opt",), ("opt", "ingot"), ("var", "cache"))
 LICENCE_NAMES = ("License-Expression", "License")
 
 
@@ -197,6 +199,54 @@ def weights(root: Path, models: list[str]) -> dict[str, dict[str, str]]:
     }
 
 
+def sizes(root: Path) -> dict[str, int]:
+    """Bytes on disk by directory, of the root's own file system; a file with several names counts once."""
+    found: dict[str, int] = {}
+    seen: set[int] = set()
+    device = root.stat().st_dev
+    for place, directories, names in os.walk(root):
+        directories[:] = [name for name in directories if _device(f"{place}/{name}") == device]
+        parts = Path(place).relative_to(root).parts
+        depth = 3 if parts[:2] in DEEP else 2 if parts[:1] in DEEP else 1
+        key = "/" + "/".join(parts[:depth])
+        for name in names:
+            try:
+                of = os.lstat(f"{place}/{name}")
+            except OSError:  # a log that was just rotated
+                continue
+            if of.st_ino not in seen:
+                seen.add(of.st_ino)
+                found[key] = found.get(key, 0) + of.st_blocks * 512
+    return dict(sorted(found.items()))
+
+
+def _device(path: str) -> int:
+    try:
+        return os.lstat(path).st_dev
+    except OSError:
+        return -1
+
+
+def enabled_units(root: Path) -> list[str]:
+    """Units that a target wants or requires, by the links of `systemctl enable`."""
+    links = (root / "etc/systemd/system").glob("*.target.[wr][ae]*/*")
+    return sorted({path.name for path in links})
+
+
+def sysctls(root: Path) -> dict[str, str]:
+    """What the files of sysctl.d set, in their order: the last one wins."""
+    files: dict[str, Path] = {}
+    for place in ("usr/lib/sysctl.d", "usr/local/lib/sysctl.d", "etc/sysctl.d"):
+        files |= {path.name: path for path in sorted((root / place).glob("*.conf"))}
+    found = {}
+    for name in sorted(files):
+        for line in read(files[name]).splitlines():
+            setting, equals, value = line.strip().lstrip("-").partition("=")
+            if equals and not setting.startswith(("#", ";")):
+                found[setting.strip().replace("/", ".")] = value.strip()
+    return dict(sorted(found.items()))
+
+
 def inside(root: Path) -> dict[str, Any]:
     """What the image says of itself, and what is found."""
     text = read(root / "usr/share/ingot/image.json")
@@ -217,6 +267,9 @@ def inside(root: Path) -> dict[str, Any]:
         "weights": weights(root, list(manifest.get("facts", {}).get("model_store", {}))),
         "allocator": sha256(root / library.lstrip("/")) if library else "",
         "extensions": extensions,
+        "sizes": sizes(root),
+        "units": enabled_units(root),
+        "sysctls": sysctls(root),
     }
 
 

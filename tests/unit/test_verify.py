@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ingot import report
 from ingot.checkout import ROOT
 from ingot.filters import verify as filters
 from ingot.verify import judge
+from ingot.verify.page import boot_phases
 from ingot.verify.rows import FAILED, LEFT_OUT, PASSED
 
 TAGS = {"ingot:image": "x86", "ingot:commit": "abc"}
@@ -66,6 +68,9 @@ INSIDE: dict[str, Any] = {
     "weights": {"org/model": {"model.safetensors": "a" * 64, "config.json": "b" * 64}},
     "allocator": "cc",
     "extensions": {},
+    "sizes": {"/usr/lib": 900 << 20, "/opt/ingot/venvs": 2000 << 20},
+    "units": ["ssh.service"],
+    "sysctls": {"vm.swappiness": "1"},
 }
 CLEAN: dict[str, Any] = {"hygiene": {"findings": []}, "surface": {"findings": [], "listening": []}}
 ANSWER = {"status": 200, "answer": {"choices": [{"message": {"content": "It is Paris."}}]}}
@@ -79,8 +84,9 @@ def machine(who: str, boot: str, log: str = "") -> dict[str, Any]:
         "system": {
             "state": "running",
             "failed": [],
-            "boot": "Startup finished in 9s",
+            "boot": "Startup finished in 812ms (kernel) + 1min 2.5s (userspace) = 1min 3.312s",
             "kernel": "6.12.1-cloud-amd64",
+            "free_bytes": 2 << 30,
         },
         "identity": {
             "machine_id": f"id-{who}",
@@ -220,6 +226,10 @@ PLANTED: dict[str, tuple[str, Callable[[dict[str, Any]], None]]] = {
         "sbom",
         _inside("python", "vllm", "distributions", "odd", to={"version": "None", "licence": ""}),
     ),
+    "a root volume that is full": (
+        "space-fresh",
+        _set("fresh", "evidence", "system", "free_bytes", to=100 << 20),
+    ),
     "no manifest": ("manifest", _inside("manifest", to={})),
     "compiled for a core that the tag does not say": (
         "manifest-core",
@@ -280,7 +290,7 @@ def test_what_a_person_reads(tmp_path: Path) -> None:
     found["first"]["answer"] = {"status": 500, "content": "no engine"}
     for moment, seen in found.items():
         (tmp_path / f"{moment}.found.json").write_text(json.dumps(seen))
-    rows = filters.verdict(str(tmp_path), TAGS, "")
+    rows = filters.report_on(str(tmp_path), "ami-1", TAGS, 8, "2026-02-01T12:00:00Z", "", "")["rows"]
     assert filters.failures(rows) == [
         f"first-boot-answer: status 500: no engine (wanted: {report.QUESTION} -> {report.ANSWER})"
     ]
@@ -291,6 +301,91 @@ def test_the_reason_of_a_step_is_what_its_playbook_says_last() -> None:
     said = "PLAY RECAP\n...\nWhy it ended, on localhost (Find the image):\nno-image: there is none.\n"
     assert filters.reason(said) == "Why it ended, on localhost (Find the image): no-image: there is none."
     assert filters.reason("a\n" * 40 + "ERROR! the last") == "a " * 14 + "ERROR! the last"
+
+
+# --- the report ---------------------------------------------------------------------------------------------
+
+
+def _report(
+    directory: Path,
+    image_id: str,
+    found: dict[str, Any],
+    *,
+    volume: int = 8,
+    against: str = "",
+    ended: str = "",
+) -> dict[str, Any]:
+    """The report on an image, kept where its playbook keeps it."""
+    place = directory / image_id
+    place.mkdir()
+    for moment, seen in found.items():
+        (place / f"{moment}.found.json").write_text(json.dumps(seen))
+    finished = "2026-02-01T12:00:00Z"
+    made = filters.report_on(str(place), image_id, TAGS, volume, finished, against, ended)
+    (place / "report.json").write_text(json.dumps(made))
+    return made
+
+
+def test_the_page_names_what_failed_and_what_became_of_the_published_image(tmp_path: Path) -> None:
+    _report(tmp_path, "ami-old", good())
+    found = good()
+    inside = found["fresh"]["evidence"]["inside"]
+    inside["debian"]["bash"]["version"] = "6"
+    inside["python"]["vllm"]["distributions"]["ray"]["version"] = "2.61.0"
+    inside["units"].append("<b>odd</b>.service")
+    inside["sysctls"]["vm.swappiness"] = "60"
+    inside["sizes"]["/opt/ingot/venvs"] += 300 << 20
+    inside["sizes"]["/usr/lib"] += 5000  # nothing that a person asks for
+    found["fresh"]["surface"]["listening"] = ["tcp/22 on 10.0.0.5 (sshd)"]
+    made = _report(tmp_path, "ami-new", found, volume=10, against="ami-old")
+    told = {
+        (change["what"], change["name"]): (change["before"], change["after"]) for change in made["changes"]
+    }
+    assert told == {
+        ("package", "bash"): ("5", "6"),
+        ("Python distribution", "vllm: ray"): ("2.60.0", "2.61.0"),
+        ("sysctl", "vm.swappiness"): ("1", "60"),
+        ("enabled unit", "<b>odd</b>.service"): ("", "there"),
+        ("port", "tcp/22 (sshd)"): ("", "there"),
+        ("size", "/opt/ingot/venvs"): ("2,000 MiB", "2,300 MiB"),
+    }
+    failed = [row["name"] for row in made["rows"] if row["verdict"] == FAILED]
+    assert failed == ["manifest-versions", "root-size"]
+    text = filters.as_page(made)
+    assert "Must not be published: manifest-versions, root-size." in text
+    assert "&lt;b&gt;odd&lt;/b&gt;.service" in text and "<b>odd" not in text, "what is found is no markup"
+    assert "62.50 s" in text, "phases of the boot"
+    assert not re.search(r"https?://|<script", text), "nothing is loaded, and nothing runs"
+
+
+def test_an_image_that_is_in_order_and_unchanged_says_so(tmp_path: Path) -> None:
+    _report(tmp_path, "ami-old", good())
+    made = _report(tmp_path, "ami-new", good(), against="ami-old")
+    text = filters.as_page(made)
+    assert "May be published" in text
+    assert "Nothing has changed since ami-old" in text
+
+
+def test_a_run_that_broke_off_at_once_has_a_page_as_well(tmp_path: Path) -> None:
+    made = _report(tmp_path, "ami-new", {}, ended="At the step launch: no capacity")
+    assert "Must not be published: steps." in filters.as_page(made)
+
+
+def test_the_size_of_the_root_is_held_against_no_image_where_none_is_named(tmp_path: Path) -> None:
+    rows = {row["name"]: row for row in _report(tmp_path, "ami-new", good())["rows"]}
+    assert rows["root-size"]["verdict"] == LEFT_OUT
+
+
+@pytest.mark.parametrize(
+    ("said", "phases"),
+    [
+        ("Startup finished in 2.1s (kernel) + 950ms (initrd) + 3min 4s (userspace) = 3min 7s",
+         {"kernel": 2.1, "initrd": 0.95, "userspace": 184.0}),
+        ("Bootup is not yet finished", {}),
+    ],
+)  # fmt: skip
+def test_phases_of_a_boot(said: str, phases: dict[str, float]) -> None:
+    assert boot_phases(said) == phases
 
 
 # --- the bill of materials ----------------------------------------------------------------------------------
@@ -346,6 +441,9 @@ def _tree(root: Path) -> Path:
         "usr/lib/libtcmalloc.so.4": "library",
         "var/cache/ingot/vllm/graph": "graph",
         "etc/machine-id": "0123\n",
+        "etc/systemd/system/multi-user.target.wants/ssh.service": "",
+        "usr/lib/sysctl.d/50-default.conf": "# a comment = no setting\nvm.swappiness = 60\n-net/ipv4/x=1\n",
+        "etc/sysctl.d/90-ingot.conf": "vm.swappiness=1\n",
         "etc/ssh/ssh_host_ed25519_key.pub": "ssh-ed25519 AAAA root@ip\n",
     }
     for name, text in files.items():
@@ -366,6 +464,17 @@ def test_a_tree_says_what_is_inside_it(tmp_path: Path) -> None:
     assert list(inside["weights"]["org/model"]) == ["model.safetensors"]
     assert inside["allocator"] and list(found["cache"]) == ["vllm/graph"]
     assert "identity" not in found, "a tree is nobody"
+    assert inside["units"] == ["ssh.service"]
+    assert inside["sysctls"] == {"net.ipv4.x": "1", "vm.swappiness": "1"}
+    assert {"/opt/ingot/venvs", "/usr/lib", "/var/cache/ingot", "/etc"} <= set(inside["sizes"])
+
+
+def test_a_file_with_two_names_takes_its_place_once(tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"x" * 8192)
+    before = evidence.sizes(tmp_path)
+    (tmp_path / "two").hardlink_to(tmp_path / "one")
+    assert evidence.sizes(tmp_path) == before == {"/": before["/"]}
+    assert before["/"] >= 8192
 
 
 def test_who_a_machine_is_is_told_without_its_secrets(tmp_path: Path) -> None:

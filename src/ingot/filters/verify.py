@@ -10,20 +10,68 @@ from typing import Any
 from ingot import report
 from ingot.plain import plain
 from ingot.preflight import verify as preflight
-from ingot.verify import judge, sbom
+from ingot.verify import judge, page, sbom
 from ingot.verify.canary import environment
+from ingot.verify.contents import Contents, changes
+from ingot.verify.contents import of as of_contents
+from ingot.verify.contents import row as size_row
 from ingot.verify.rows import FAILED
 
 FOUND = ".found.json"
+REPORT = "report.json"
 
 
-def verdict(directory: str, tags: Mapping[str, str], ended: str) -> list[dict[str, str]]:
-    """The rows of the verdict on what was found, a file of the directory for each moment."""
-    found = {
+def seen(directory: str) -> dict[str, Any]:
+    """What was found at each moment, a file of the directory for each."""
+    return {
         path.name.removesuffix(FOUND): json.loads(path.read_text(encoding="utf-8"))
         for path in sorted(Path(directory).glob(f"*{FOUND}"))
     }
-    return [row.model_dump() for row in judge.rows(found, plain(tags), ended)]
+
+
+def report_on(
+    directory: str,
+    image_id: str,
+    tags: Mapping[str, str],
+    volume_gib: int,
+    finished: str,
+    against: str,
+    ended: str,
+) -> dict[str, Any]:
+    """All that there is to say of an image: ``ingot.verify.page.Report`` as data.
+
+    ``against``: the AMI to compare it with, whose report lies beside the directory of this one, or empty.
+    """
+    found = seen(directory)
+    contents = of_contents(image_id, volume_gib, found["fresh"]) if "fresh" in found else None
+    before = earlier(Path(directory).parent / against) if against else None
+    rows = judge.rows(found, plain(tags), ended)
+    if contents:
+        rows.append(size_row(before, contents))
+    made = page.Report(
+        image_id=image_id,
+        tags=plain(tags),
+        finished=finished,
+        rows=tuple(rows),
+        boots=page.boots(found),
+        contents=contents,
+        before=before,
+        changes=tuple(changes(before, contents)) if before and contents else (),
+    )
+    return made.model_dump(mode="json")
+
+
+def earlier(directory: Path) -> Contents | None:
+    """What the report of another image says that it holds; None where there is no report."""
+    path = directory / REPORT
+    if not path.exists():
+        return None
+    return page.Report.model_validate_json(path.read_text(encoding="utf-8")).contents
+
+
+def as_page(report: Mapping[str, Any]) -> str:
+    """The report as one page of HTML."""
+    return page.html(page.Report.model_validate(plain(report)))
 
 
 def bill(directory: str, image_id: str, catalog: Mapping[str, Any]) -> str:
@@ -64,7 +112,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ingot_verify_refusals": preflight.refusals,
     "ingot_verify_type": preflight.instance_type,
     "ingot_verify_volume": preflight.least_volume,
-    "ingot_verify_rows": verdict,
+    "ingot_verify_report": report_on,
+    "ingot_verify_page": as_page,
     "ingot_verify_failures": failures,
     "ingot_canary_environment": environment,
     "ingot_verify_sbom": bill,

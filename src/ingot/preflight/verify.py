@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ingot import images as images_table
@@ -28,6 +29,17 @@ def variable_refusals(variables: Mapping[str, Any]) -> list[Refusal]:
                 "no-image-named",
                 f"verify_image_id is {variables['verify_image_id']!r}, which is no AMI",
                 "Name the candidate: -e verify_image_id=ami-0a1b2c3d4e5f67890",
+            )
+        )
+    against = str(variables.get("verify_against") or "")
+    report = Path(str(variables.get("verify_directory", ""))).parent / against / "report.json"
+    if not found and against and not report.exists():
+        found.append(
+            Refusal(
+                "no-earlier-report",
+                f"verify_against names {against}, of which this machine has no report ({report})",
+                f"Verify it here first (-e verify_image_id={against}), copy its report there, or leave"
+                " verify_against out: nothing is compared then",
             )
         )
     return found

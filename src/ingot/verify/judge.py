@@ -19,6 +19,8 @@ Found = Mapping[str, Mapping[str, Any]]
 
 BOOTS = {"first": "first boot", "second": "second boot"}
 MOMENTS = ("fresh", "sister", "unbooted", "first", "second")
+GIB = 1 << 30
+LEAST_FREE = GIB
 #: What tells one machine from another, and stays for as long as it lives.
 LASTING = ("machine_id", "ssh_host_keys", "tls", "ray_token")
 #: What no boot may have from another.
@@ -38,6 +40,7 @@ def rows(found: Found, tags: Mapping[str, str], ended: str = "") -> list[Row]:
             made += _cleanliness(moment, found[moment])
     if "fresh" in found:
         evidence = found["fresh"]["evidence"]
+        made.append(_space(evidence["system"]["free_bytes"]))
         made += inside.rows(evidence["inside"], tags, evidence["system"]["kernel"], evidence["machine"])
         if evidence["inside"]["manifest"]:
             made.append(sbom.row(evidence["inside"]))
@@ -66,6 +69,13 @@ def _boot(called: str, found: Mapping[str, Any]) -> Iterator[Row]:
     good = answer.get("status") == 200 and report.ANSWER in said
     evidence = f"status {answer.get('status', 'none')}: {' '.join(said.split())[:200]}"
     yield held(f"{name}-answer", good, evidence, f"{report.QUESTION} -> {report.ANSWER}")
+
+
+def _space(free: int) -> Row:
+    limit = (
+        f"{LEAST_FREE // GIB} GiB free on the smallest root volume: room for logs, compiled graphs and keys"
+    )
+    return held("space-fresh", free >= LEAST_FREE, f"{free / GIB:.1f} GiB free", limit)
 
 
 # --- identity -----------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ def test_what_is_no_candidate_is_refused_before_anything_is_launched(ec2: LocalE
     ours = image(ec2)
     refused = {
         "no-image-named": {"verify_image_id": "x86"},
+        "no-earlier-report": {"verify_image_id": ours, "verify_against": "ami-0a1b2c3d4e5f67890"},
         "no-such-image": {"verify_image_id": "ami-0a1b2c3d4e5f67890"},
         "not-an-ingot-image": {"verify_image_id": untagged},
         "architecture-differs": {"verify_image_id": ours, "verify_instance_type": "m7g.medium"},
@@ -62,6 +63,9 @@ def test_a_clone_that_does_not_boot_fails_by_its_step_and_everything_is_removed(
     assert set(verdict) == {"image_id", "tags", "finished", "sbom", "rows"}
     assert datetime.fromisoformat(verdict["finished"]).tzinfo and len(verdict["sbom"]) == 64
     assert (verdict["rows"][0]["name"], verdict["rows"][0]["verdict"]) == ("steps", "failed")
+    assert f"{candidate}: must not be published" in (folder / "report.html").read_text()
+    report = json.loads((folder / "report.json").read_text())
+    assert (report["rows"], report["contents"]) == (verdict["rows"], None)
     assert (folder / "launch.log").stat().st_mode & 0o077 == 0
     assert not list((play.home / ".config/ingot/rehearsal").glob("verify-*"))
     client = ec2.client()
