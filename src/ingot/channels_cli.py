@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ingot import account as credentials
-from ingot.channels import CHANNELS, account, moves, pruning, verdict
-from ingot.channels.records import Action, Channel, ImageSet, LogError, Record
-from ingot.channels.stores import Directory, Ssm, Store, TakenError
-from ingot.preflight.refusal import Refusal, report
+from ingot.channels import CHANNELS, account, moves, pruning, sharing, verdict
+from ingot.channels.desk import Desk, at_desk
+from ingot.channels.records import Channel, Record
+from ingot.preflight.refusal import Refusal
 from ingot.report import table
 from ingot.table import TableError
 
@@ -33,77 +26,6 @@ Where = Annotated[
 ]
 Why = Annotated[str, typer.Option(help="The reason, for the log.")]
 Days = Annotated[float, typer.Option(min=0, help="Refuse verdicts and sets that are older, in days.")]
-
-
-class Desk:
-    """The store, the account, and whoever asks."""
-
-    def __init__(self, where: str) -> None:
-        import boto3  # takes a third of a second, which other commands need not pay
-
-        self.refuse(credentials.refusals(os.environ.get("AWS_REGION", "")))
-        self.client: Callable[..., Any] = partial(boto3.client, region_name=os.environ["AWS_REGION"])
-        self.ec2 = self.client("ec2")
-        self.store: Store = Ssm(self.client("ssm")) if where == "ssm" else Directory(Path(where))
-        self.now = datetime.now(UTC).replace(microsecond=0)
-
-    def who(self) -> str:
-        """Whose the keys are, and from where."""
-        arn = self.client("sts").get_caller_identity()["Arn"]
-        return f"{arn} ({getpass.getuser()}@{socket.gethostname()})"
-
-    def channel(self, name: str) -> Channel:
-        if name not in CHANNELS:
-            self.refuse(
-                [Refusal("no-such-channel", f"there is no channel {name}", f"One of {', '.join(CHANNELS)}")]
-            )
-        return Channel.read(name, self.store.log(name))
-
-    def images(self, *sets: ImageSet) -> dict[str, dict[str, Any]]:
-        """What EC2 has of the AMIs of some sets."""
-        return account.describe(self.ec2, (image_id for each in sets for image_id in each.image_ids))
-
-    def refuse(self, refusals: Sequence[Refusal]) -> None:
-        if refusals:
-            typer.echo(report(refusals), err=True)
-            raise typer.Exit(1)
-
-    def write(self, channel: Channel, action: Action, images: ImageSet | None, why: str) -> None:
-        """One record, then the pointers, which the next change completes if this one is ended before."""
-        record = channel.next(action, images, self.who(), self.now, why)
-        try:
-            self.store.add(channel.name, record.number, record.text())
-        except TakenError:
-            other = self.channel(channel.name).records[-1]
-            why = f"{other.who} changed {channel.name} meanwhile: {other.action}, {other.when:%H:%M:%S}"
-            do = "Look at it (ingot channel list), and ask again if that is still wanted"
-            self.refuse([Refusal("changed-meanwhile", why, do)])
-        held = images.name if images else "nothing"
-        typer.echo(f"{action}: {channel.name} holds {held} (record {record.number})")
-        self.complete(channel.name, images)
-
-    def complete(self, name: str, images: ImageSet | None) -> None:
-        """Let the pointers follow the log."""
-        wanted = {image: member.image_id for image, member in images.members.items()} if images else {}
-        for image in self.store.point(name, wanted):
-            typer.echo(f"  {image}: {wanted.get(image, 'no longer there')}")
-
-
-@contextmanager
-def _at_desk(where: str) -> Iterator[Desk]:
-    """The desk; what AWS and the log say there is told in a line."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        yield Desk(where)
-    except (BotoCoreError, ClientError) as error:
-        typer.secho(
-            f"AWS says: {error}. What was written is in the log: ingot channel list", fg="red", err=True
-        )
-        raise typer.Exit(1) from error
-    except LogError as error:
-        typer.secho(f"{error}.", fg="red", err=True)
-        raise typer.Exit(1) from error
 
 
 @app.command()
@@ -121,7 +43,7 @@ def promote(
     where: Where = "ssm",
 ) -> None:
     """Let a set into candidate by its verdicts, or into the next channel from the one before."""
-    with _at_desk(where) as desk:
+    with at_desk(where) as desk:
         channel = desk.channel(name)
         refusals: list[Refusal]
         if channel.source:
@@ -151,7 +73,7 @@ def promote(
 @app.command()
 def rollback(name: Name, why: Why, where: Where = "ssm") -> None:
     """Put the last good set back that a channel held before. A pin does not hinder it."""
-    with _at_desk(where) as desk:
+    with at_desk(where) as desk:
         channel = desk.channel(name)
         older, refusals = moves.set_to_return_to(channel, desk.images(*channel.earlier()))
         desk.refuse(refusals)
@@ -161,7 +83,7 @@ def rollback(name: Name, why: Why, where: Where = "ssm") -> None:
 @app.command()
 def pin(name: Name, why: Why, where: Where = "ssm") -> None:
     """Let nothing be promoted into a channel until it is unpinned."""
-    with _at_desk(where) as desk:
+    with at_desk(where) as desk:
         channel = desk.channel(name)
         desk.refuse(list(moves.check_pin(channel)))
         desk.write(channel, "pin", channel.images, why)
@@ -170,7 +92,7 @@ def pin(name: Name, why: Why, where: Where = "ssm") -> None:
 @app.command()
 def unpin(name: Name, why: Why = "", where: Where = "ssm") -> None:
     """Let sets be promoted again."""
-    with _at_desk(where) as desk:
+    with at_desk(where) as desk:
         channel = desk.channel(name)
         if not channel.pinned:
             desk.refuse(
@@ -185,7 +107,7 @@ def list_(
     where: Where = "ssm",
 ) -> None:
     """Show what each channel holds, or all that was ever done to it."""
-    with _at_desk(where) as desk:
+    with at_desk(where) as desk:
         channels = [desk.channel(name) for name in CHANNELS]
         rows: list[tuple[str, ...]] = []
         for channel in channels:
@@ -221,7 +143,7 @@ def prune(
     where: Where = "ssm",
 ) -> None:
     """Show the AMIs that nothing needs, and with --delete remove them and their snapshots."""
-    with _at_desk(where) as desk:
+    with at_desk(where) as desk:
         channels = [desk.channel(name) for name in CHANNELS]
         all_images = account.ours(desk.ec2)
         images = pruning.decide(all_images, channels, account.users(desk.ec2), desk.now, retention_days)
@@ -244,6 +166,46 @@ def prune(
         for snapshot in orphans:
             desk.ec2.delete_snapshot(SnapshotId=snapshot)
             typer.echo(f"removed {snapshot}, which no image had")
+
+
+@app.command()
+def share(
+    name: Name,
+    accounts: Annotated[list[str] | None, typer.Option("--account", help="Who may launch the set.")] = None,
+    regions: Annotated[
+        list[str] | None, typer.Option("--region", help="Where; this region if none is named.")
+    ] = None,
+    key: Annotated[
+        str, typer.Option(help="Key of KMS, by id or alias, that copies are encrypted with.")
+    ] = "",
+    where: Where = "ssm",
+) -> None:
+    """Copy what a channel holds to regions, and let accounts launch it there."""
+    with at_desk(where) as desk:
+        channel = desk.channel(name)
+        wanted_accounts = tuple(dict.fromkeys(accounts or []))
+        known = [each["RegionName"] for each in desk.ec2.describe_regions()["Regions"]]
+        refusals = list(sharing.check_wanted(wanted_accounts, regions or [], known))
+        if not channel.images:
+            why = f"{name} is empty"
+            refusals.append(Refusal("channel-empty", why, f"First: ingot channel promote {name}"))
+        desk.refuse(refusals)
+        held = channel.images
+        assert held is not None
+        images = desk.images(held)
+        desk.refuse(list(moves.check_there(held.image_ids, images)))
+        plan = [
+            (sharing.Wanted(wanted_accounts, region, desk.home, key), desk.region(region))
+            for region in dict.fromkeys(regions or [desk.home])
+        ]
+        here = desk.region(desk.home)
+        desk.refuse([one for wanted, there in plan for one in sharing.check(wanted, images, here, there)])
+        done = [desk.share(wanted, there, name, images, held) for wanted, there in plan]
+        why = "; ".join(told for told, _ in done)
+        if any(new for _, new in done) or not any(record.why == why for record in channel.records):
+            desk.write(channel, "share", held, why)
+        else:
+            typer.echo(f"{held.name} of {name} is shared like that already")
 
 
 def _read(desk: Desk, paths: Sequence[Path]) -> list[tuple[verdict.Verdict, str]]:

@@ -19,7 +19,7 @@ from ingot.channels import CHANNELS
 from ingot.table import Strict
 
 Name = Literal["candidate", "beta", "stable"]
-Action = Literal["promote", "rollback", "pin", "unpin"]
+Action = Literal["promote", "rollback", "pin", "unpin", "share"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
