@@ -43,10 +43,11 @@ bench-formats: setup ## Try the number formats of weights on this machine's CPUs
 locks: .venv ## Make the lock files anew from files/versions.yml
 	@.venv/bin/python tools/locks.py --uv "$$(.venv/bin/python tools/venvs.py)"
 
-readmes: .venv ## Write what is generated: variable tables of the roles, docs/variables.md, Packer templates
+readmes: .venv ## Write what is generated: variable tables of the roles, docs/variables.md and defects.md, Packer templates
 	@.venv/bin/python tools/role_readme.py
 	@.venv/bin/python tools/variables_doc.py
 	@.venv/bin/python tools/packer_templates.py
+	@.venv/bin/python tools/defects_doc.py
 
 clean: ## Remove the venv and tool caches of this checkout (the cache outside it stays)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .ansible

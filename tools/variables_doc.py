@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from repo_checks import load, roles
@@ -100,17 +100,22 @@ def page(root: Path = ROOT) -> str:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page, or check it."""
-    parser = argparse.ArgumentParser(description="Write docs/variables.md.")
+def keep(path: Path, text: Callable[[], str], argv: Sequence[str] | None) -> int:
+    """Write a page that is made, or say with ``--check`` whether it is as it would be made."""
+    parser = argparse.ArgumentParser(description=f"Write {path.relative_to(ROOT)}.")
     parser.add_argument("--check", action="store_true", help="change nothing; 1 when the page is stale")
     if not parser.parse_args(argv).check:
-        PAGE.write_text(page())
+        path.write_text(text())
         return 0
-    if PAGE.exists() and PAGE.read_text() == page():
+    if path.exists() and path.read_text() == text():
         return 0
-    print(f"{PAGE.relative_to(ROOT)} is stale: run `make readmes`")
+    print(f"{path.relative_to(ROOT)} is stale: run `make readmes`")
     return 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page, or check it."""
+    return keep(PAGE, page, argv)
 
 
 if __name__ == "__main__":

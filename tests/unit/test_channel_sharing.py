@@ -135,24 +135,32 @@ def _by_default(aws: Aws, key: str) -> None:
     aws.default_key = key
 
 
-REFUSED: dict[str, tuple[Callable[[Region, Aws], Any], list[str]]] = {
-    "nothing-to-share": (lambda r, a: None, []),
-    "bad-account": (lambda r, a: None, ["--account", "me"]),
-    "no-such-region": (lambda r, a: None, ["--region", "eu-middle-7"]),
-    "no-such-key": (lambda r, a: None, ["--region", OTHER_REGION, "--key", "alias/none"]),
-    f"image-not-shareable: in {REGION}": (
+REFUSED: dict[str, tuple[str, Callable[[Region, Aws], Any], list[str]]] = {
+    "neither account nor region": ("nothing-to-share", lambda r, a: None, []),
+    "an account that is none": ("bad-account", lambda r, a: None, ["--account", "me"]),
+    "a region that is not there": ("no-such-region", lambda r, a: None, ["--region", "eu-middle-7"]),
+    "a key that is not there": (
+        "no-such-key",
+        lambda r, a: None,
+        ["--region", OTHER_REGION, "--key", "alias/none"],
+    ),
+    "images encrypted with a key of AWS": (
+        f"image-not-shareable: in {REGION}",
         lambda r, a: _encrypt(a, r, of_aws(a, REGION)),
         ["--account", FRIEND],
     ),
-    f"image-not-shareable: in {OTHER_REGION}": (
+    "copies that would get the default key of AWS": (
+        f"image-not-shareable: in {OTHER_REGION}",
         lambda r, a: _by_default(a, of_aws(a, OTHER_REGION)),
         ["--account", FRIEND, "--region", OTHER_REGION],
     ),
-    f"key-not-shared: the policy of .* does not let {FRIEND} use it": (
+    "a key whose policy names another account": (
+        f"key-not-shared: the policy of .* does not let {FRIEND} use it",
         lambda r, a: _encrypt(a, r, a_key(REGION, "arn:aws:iam::999999999999:root")),
         ["--account", FRIEND],
     ),
-    "key-not-usable: .* is PendingDeletion": (
+    "a key that is to be deleted": (
+        "key-not-usable: .* is PendingDeletion",
         lambda r, a: _encrypt(a, r, _deleted()),
         ["--account", FRIEND],
     ),
@@ -165,6 +173,7 @@ def _deleted() -> str:
     return key
 
 
+@pytest.mark.planted("sharing", check=lambda name: REFUSED[name][0].partition(":")[0])
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_could_be_launched_by_nobody_is_refused_before_anything_is_copied(
     region: Region,
@@ -172,10 +181,10 @@ def test_what_could_be_launched_by_nobody_is_refused_before_anything_is_copied(
     name: str,
 ) -> None:
     region.released()
-    plant, arguments = REFUSED[name]
+    refusal, plant, arguments = REFUSED[name]
     plant(region, aws)
     said = " ".join(region.refused("share", "stable", *arguments).split())
-    assert re.search(name, said), said
+    assert re.search(refusal, said), said
     assert not {"CopyImage", "ModifyImageAttribute"} & set(aws.calls)
 
 

@@ -40,21 +40,36 @@ def test_a_set_goes_from_verdicts_to_stable(region: Region) -> None:
     assert "holds aaaaaaaaaaaa-" in region.ok("promote", "stable"), "a second run changes nothing"
 
 
-PLANTED: dict[str, Callable[[Region, str], list[str]]] = {
-    "verdict-failed": lambda r, i: [r.verdict(i, rows=[{**_row(), "verdict": "failed"}])],
-    "verdict-failed: the verdict on .* failed: \\(no checks\\)": lambda r, i: [r.verdict(i, rows=[])],
-    "verdict-too-old": lambda r, i: [r.verdict(i, days=15)],
-    "verdict-of-another-commit": lambda r, i: [r.verdict(i, commit=OTHER)],
-    "verdict-of-another-image": lambda r, i: [r.verdict(i, "graviton3")],
-    "image-not-available: there is no ami-0": lambda r, i: [r.verdict("ami-00000000000000000")],
-    "mixed-set": lambda r, i: [
-        r.verdict(i),
-        r.verdict(r.image("graviton3", OTHER), "graviton3", OTHER),
-    ],
-    "no-commit": lambda r, i: [r.verdict(r.image(commit=f"{COMMIT}-dirty"), commit=f"{COMMIT}-dirty")],
-    "image-twice": lambda r, i: [r.verdict(i), r.verdict(r.image())],
-    "no-verdict: .*unknown": lambda r, i: [r.verdict(i, unknown=1)],
-    "no-verdicts": lambda r, i: [],
+PLANTED: dict[str, tuple[str, Callable[[Region, str], list[str]]]] = {
+    "a check that failed": (
+        "verdict-failed",
+        lambda r, i: [r.verdict(i, rows=[{**_row(), "verdict": "failed"}])],
+    ),
+    "a verdict without a check": (
+        "verdict-failed: the verdict on .* failed: \\(no checks\\)",
+        lambda r, i: [r.verdict(i, rows=[])],
+    ),
+    "a verdict 15 days old": ("verdict-too-old", lambda r, i: [r.verdict(i, days=15)]),
+    "the verdict of another commit": ("verdict-of-another-commit", lambda r, i: [r.verdict(i, commit=OTHER)]),
+    "the verdict of another image": ("verdict-of-another-image", lambda r, i: [r.verdict(i, "graviton3")]),
+    "an image that is gone": (
+        "image-not-available: there is no ami-0",
+        lambda r, i: [r.verdict("ami-00000000000000000")],
+    ),
+    "images of two commits": (
+        "mixed-set",
+        lambda r, i: [
+            r.verdict(i),
+            r.verdict(r.image("graviton3", OTHER), "graviton3", OTHER),
+        ],
+    ),
+    "images of a checkout that was changed": (
+        "no-commit",
+        lambda r, i: [r.verdict(r.image(commit=f"{COMMIT}-dirty"), commit=f"{COMMIT}-dirty")],
+    ),
+    "two images of one name": ("image-twice", lambda r, i: [r.verdict(i), r.verdict(r.image())]),
+    "a file that is no verdict": ("no-verdict: .*unknown", lambda r, i: [r.verdict(i, unknown=1)]),
+    "no verdict at all": ("no-verdicts", lambda r, i: []),
 }
 
 
@@ -62,10 +77,12 @@ def _row() -> dict[str, str]:
     return {"name": "hygiene", "verdict": "passed", "evidence": "", "limit": ""}
 
 
+@pytest.mark.planted("promotion", check=lambda name: PLANTED[name][0].partition(":")[0])
 @pytest.mark.parametrize("name", PLANTED)
 def test_what_must_not_become_a_candidate_is_refused_by_name(region: Region, name: str) -> None:
-    said = region.refused("promote", "candidate", *PLANTED[name](region, region.image()))
-    assert re.search(name, " ".join(said.split())), said
+    refusal, plant = PLANTED[name]
+    said = region.refused("promote", "candidate", *plant(region, region.image()))
+    assert re.search(refusal, " ".join(said.split())), said
 
 
 def test_a_set_that_lacks_an_image_of_the_channel_is_refused_unless_it_is_dropped(region: Region) -> None:

@@ -51,7 +51,12 @@ def test_a_lock_of_two_minds_is_found(tmp_path: Path) -> None:
     assert "ansible is locked as 12.3.0 and 14.5.0" in finding
 
 
-GENERATORS = ["tools/role_readme.py", "tools/variables_doc.py", "tools/packer_templates.py"]
+GENERATORS = [
+    "tools/role_readme.py",
+    "tools/variables_doc.py",
+    "tools/packer_templates.py",
+    "tools/defects_doc.py",
+]
 
 
 @pytest.mark.parametrize("tool", GENERATORS)
