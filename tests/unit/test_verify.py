@@ -298,6 +298,17 @@ def test_what_a_person_reads(tmp_path: Path) -> None:
     assert any(line.startswith("identity-sister") and PASSED in line for line in filters.table(rows))
 
 
+def test_what_speaks_against_an_image_early_is_known_before_it_is_configured(tmp_path: Path) -> None:
+    found = good()
+    for moment in ("fresh", "sister", "unbooted"):
+        (tmp_path / f"{moment}.found.json").write_text(json.dumps(found[moment]))
+    assert filters.early(str(tmp_path), TAGS) == [], "what nobody has looked at yet is none"
+    found["unbooted"]["hygiene"]["findings"] = FINDING
+    (tmp_path / "unbooted.found.json").write_text(json.dumps(found["unbooted"]))
+    (line,) = filters.early(str(tmp_path), TAGS)
+    assert line.startswith("hygiene-unbooted: ssh-host-key")
+
+
 def test_the_reason_of_a_step_is_what_its_playbook_says_last() -> None:
     said = "PLAY RECAP\n...\nWhy it ended, on localhost (Find the image):\nno-image: there is none.\n"
     assert filters.reason(said) == "Why it ended, on localhost (Find the image): no-image: there is none."

@@ -61,6 +61,12 @@ def report_on(
     return made.model_dump(mode="json")
 
 
+def early(directory: str, tags: Mapping[str, str]) -> list[str]:
+    """A line for each check that failed by what was found so far; that more is to be looked at is none."""
+    rows = [row.model_dump() for row in judge.rows(seen(directory), plain(tags)) if row.name != judge.STEPS]
+    return failures(rows)
+
+
 def earlier(directory: Path) -> Contents | None:
     """What the report of another image says that it holds; None where there is no report."""
     path = directory / REPORT
@@ -112,6 +118,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ingot_verify_refusals": preflight.refusals,
     "ingot_verify_type": preflight.instance_type,
     "ingot_verify_volume": preflight.least_volume,
+    "ingot_verify_early": early,
     "ingot_verify_report": report_on,
     "ingot_verify_page": as_page,
     "ingot_verify_failures": failures,

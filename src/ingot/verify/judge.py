@@ -18,6 +18,7 @@ from ingot.verify.rows import Row, held, left_out, some
 Found = Mapping[str, Mapping[str, Any]]
 
 BOOTS = {"first": "first boot", "second": "second boot"}
+STEPS = "steps"
 MOMENTS = ("fresh", "sister", "unbooted", "first", "second")
 GIB = 1 << 30
 LEAST_FREE = GIB
@@ -51,9 +52,9 @@ def _steps(found: Found, ended: str) -> Iterator[Row]:
     lacking = [moment for moment in MOMENTS if moment not in found]
     limit = "the clone was looked at " + ", ".join(MOMENTS)
     if ended or lacking:
-        yield held("steps", False, ended or f"nobody looked at: {', '.join(lacking)}", limit)
+        yield held(STEPS, False, ended or f"nobody looked at: {', '.join(lacking)}", limit)
     else:
-        yield held("steps", True, "all of them", limit)
+        yield held(STEPS, True, "all of them", limit)
 
 
 def _boot(called: str, found: Mapping[str, Any]) -> Iterator[Row]:
