@@ -9,7 +9,10 @@ import gzip
 import io
 import json
 import lzma
+import os
 import py_compile
+import subprocess
+import sys
 import tarfile
 import zipfile
 import zlib
@@ -129,6 +132,26 @@ def test_a_secret_on_the_border_of_two_chunks_is_found(
     assert [hit.channel for hit in _hits(scanner, tmp_path)] == ["hugging_face"]
     (tmp_path / "it").write_bytes(gzip.compress(base64.b64encode(random_bytes(60000)) + b"!" + SECRET))
     assert [hit.form for hit in _hits(scanner, tmp_path)] == ["gzip, as it is"]
+
+
+def test_several_processes_find_what_one_finds(tmp_path: Path) -> None:
+    for number in range(100):
+        (tmp_path / f"{number:03}").write_bytes(gzip.compress(SECRET) if number % 40 == 7 else NOISE)
+    given = json.dumps({"core": CORE, "secrets": SECRETS})
+    command = [sys.executable, str(canary.__file__), "--root", str(tmp_path)]
+    said = []
+    for cores in (sorted(os.sched_getaffinity(0))[:1], sorted(os.sched_getaffinity(0))):
+        done = subprocess.run(
+            ["taskset", "--cpu-list", ",".join(map(str, cores)), *command],
+            input=given,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1, done.stderr
+        said.append(json.loads(done.stdout))
+    assert [hit["path"] for hit in said[0]["hits"]] == ["/007", "/047", "/087"]
+    assert said[0] == said[1]
 
 
 def random_bytes(count: int) -> bytes:

@@ -18,12 +18,13 @@ import bz2
 import ctypes
 import json
 import lzma
+import multiprocessing
 import os
 import re
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -212,6 +213,9 @@ def unpackers() -> dict[str, tuple[re.Pattern[bytes], Callable[[bytes, int], byt
 # --- looking ------------------------------------------------------------------------------------------------
 
 
+_scanner: Scanner  # of a process of the pool
+
+
 class Scanner:
     def __init__(self, canary: Canary) -> None:
         self.canary = canary
@@ -263,22 +267,24 @@ class Scanner:
                     stream.seek(0)
                     yield from self.look(unpack(stream.read(LARGEST_MEMBER), 0), f"{kind}, ", 1)
 
-    def tree(self, root: Path) -> Iterator[Hit]:
-        """All names and files of an image, each hit once."""
-        device = root.lstat().st_dev
-        for directory, names, plain in os.walk(root):
-            place = f"/{Path(directory).relative_to(root)}".replace("/.", "", 1).rstrip("/")
-            for name in [*plain, *names]:
-                path, there = Path(directory, name), f"{place}/{name}"
-                if self.canary.core in name:
-                    yield Hit(f"{place}/…", self.canary.channel(name.encode()), "name of a file")
-                for channel, form in sorted(set(self._of(path))):
-                    yield Hit(there.replace(self.canary.core, "…"), channel, form)
-            names[:] = [
-                name
-                for name in names
-                if f"{place}/{name}" not in NEVER and _device(Path(directory, name)) == device
-            ]
+    def tree(self, root: Path, processes: int = 1) -> Iterator[Hit]:
+        """All names and files of an image, each hit once; by so many processes, for it is all computing."""
+        places = []
+        for place, name, path in entries(root):
+            if self.canary.core in name:
+                yield Hit(f"{place}/…", self.canary.channel(name.encode()), "name of a file")
+            places.append((f"{place}/{name}".replace(self.canary.core, "…"), path))
+        paths = [path for _, path in places]
+        if processes == 1:
+            found: Iterable[list[tuple[str, str]]] = map(self.of, paths)
+            yield from _hits(places, found)
+            return
+        with multiprocessing.Pool(processes, _begin, (self.canary,)) as pool:
+            yield from _hits(places, pool.imap(_look, paths, chunksize=32))
+
+    def of(self, path: Path) -> list[tuple[str, str]]:
+        """Channel and form of all that is in a file, or in what a link says."""
+        return sorted(set(self._of(path)))
 
     def _of(self, path: Path) -> Iterator[tuple[str, str]]:
         try:
@@ -291,6 +297,36 @@ class Scanner:
                     yield from self.packed_file(path)
         except FileNotFoundError:  # gone while we looked
             return
+
+
+def _hits(places: list[tuple[str, Path]], found: Iterable[list[tuple[str, str]]]) -> Iterator[Hit]:
+    for (there, _), inside in zip(places, found, strict=True):
+        for channel, form in inside:
+            yield Hit(there, channel, form)
+
+
+def _begin(canary: Canary) -> None:
+    """Of each process: the libraries cannot be handed over."""
+    global _scanner  # noqa: PLW0603  # the only way that a pool has
+    _scanner = Scanner(canary)
+
+
+def _look(path: Path) -> list[tuple[str, str]]:
+    return _scanner.of(path)
+
+
+def entries(root: Path) -> Iterator[tuple[str, str, Path]]:
+    """Directory, name and path of all that is on an image, and on no other file system."""
+    device = root.lstat().st_dev
+    for directory, names, plain in os.walk(root):
+        place = f"/{Path(directory).relative_to(root)}".replace("/.", "", 1).rstrip("/")
+        for name in [*plain, *names]:
+            yield place, name, Path(directory, name)
+        names[:] = [
+            name
+            for name in names
+            if f"{place}/{name}" not in NEVER and _device(Path(directory, name)) == device
+        ]
 
 
 def _device(path: Path) -> int:
@@ -306,7 +342,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         canary = read_canary(sys.stdin.read())
-        hits = list(Scanner(canary).tree(options.root))
+        hits = list(Scanner(canary).tree(options.root, len(os.sched_getaffinity(0))))
     except (CanaryError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
