@@ -12,6 +12,7 @@ failure, or Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import os
 import signal
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from ci_report import Report, all_well, committed_times, estimate, table, totals
 from ci_runner import BIN, NO_MACHINES, REGION, Check, Runner, purge, tool
+from ingot.verify import canary
 from steps import ROOT, cache_dir, seconds, tracked
 
 
@@ -59,9 +61,12 @@ def static_checks() -> list[Check]:
     ]
 
 
+CANARY = {"INGOT_CANARY_FILE": str(cache_dir() / "canary-of-ci.json")}
+"""The image is baked with secrets that are nobody's, and verified to have none of them."""
+
+IMAGE = "an image for the scenarios"
 # A cluster of its own, which the rehearsal starts and asks as well; drivers that are compiled twice; what no
 # image has yet.
-IMAGE = "an image for the scenarios"
 LONG_SCENARIOS = frozenset({"nccl_efa", "neuron", "nvidia", "site"})
 
 
@@ -84,9 +89,9 @@ def checks() -> list[Check]:
         # One real file for each Arm core; the whole of it is compiled by a bake.
         Check("vLLM's sources for Graviton", "source", (python, "tools/source_check.py"), limit=15),
         Check("local EC2 tests", "local", tool("pytest", "tests/rehearsal", "-m", "not long"), limit=30),
-        Check("rehearse", "rehearse", tool("ingot", "rehearse"), limit=45),
+        Check("rehearse", "rehearse", tool("ingot", "rehearse"), 45, CANARY),
         *(
-            Check(name, "rehearse", argv, limit=limit, needs="rehearse", long=name.endswith(", long"))
+            Check(name, "rehearse", argv, limit, needs="rehearse", long=name.endswith(", long"))
             for name, argv, limit in (
                 ("launch.yml again changes nothing", (python, "tools/unchanged.py", *launch), 5),
                 ("site.yml again changes nothing", (python, "tools/unchanged.py", *site), 5),
@@ -96,8 +101,11 @@ def checks() -> list[Check]:
             )
         ),
         # At its end the cluster is removed, which leaves the memory to what follows.
-        Check("commands of the documents", "docs", (python, "tools/docs_run.py"), 15, needs="rehearse"),
-        Check(IMAGE, "molecule", (python, "tools/bake.py"), limit=30),
+        Check(
+            "commands of the documents", "docs", (python, "tools/docs_run.py"), 15, CANARY, needs="rehearse"
+        ),
+        Check(IMAGE, "molecule", (python, "tools/bake.py"), 30, CANARY),
+        Check("release", "release", tool("pytest", "tests/release"), 30, CANARY, needs=IMAGE),
         *(
             Check(
                 f"molecule {name}",
@@ -192,6 +200,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"another run of this tool uses the region {REGION} and would lose its machines: wait for its end"
         )
         return 1
+    if needs_region:
+        with contextlib.suppress(FileExistsError):
+            canary.write(Path(CANARY["INGOT_CANARY_FILE"]))
     print(estimate(chosen, committed_times()), flush=True)
     if report:
         print(f"what was done so far: {report.so_far}", flush=True)
