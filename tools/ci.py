@@ -61,6 +61,8 @@ def static_checks() -> list[Check]:
     ]
 
 
+ON_ALL_CORES = ("--numprocesses", "logical", "--dist", "loadfile")  # a file's tests share what they set up
+
 CANARY = {"INGOT_CANARY_FILE": str(cache_dir() / "canary-of-ci.json")}
 """The image is baked with secrets that are nobody's, and verified to have none of them."""
 
@@ -71,9 +73,9 @@ LONG_SCENARIOS = frozenset({"nccl_efa", "neuron", "nvidia", "site"})
 
 
 def scenarios() -> list[str]:
-    """The molecule scenarios; the one with a whole cluster comes last."""
+    """The molecule scenarios; those that take long come last, and of them the one with a whole cluster."""
     names = sorted(Path(name).parent.name for name in tracked("molecule/*/molecule.yml"))
-    return sorted(names, key=lambda name: name == "site")
+    return sorted(names, key=lambda name: (name in LONG_SCENARIOS, name == "site"))
 
 
 def checks() -> list[Check]:
@@ -85,7 +87,7 @@ def checks() -> list[Check]:
     python = str(BIN / "python")
     return [
         *static_checks(),
-        Check("unit tests", "unit", tool("pytest", "tests/unit"), limit=40),
+        Check("unit tests", "unit", tool("pytest", "tests/unit", *ON_ALL_CORES), limit=40),
         # One real file for each Arm core; the whole of it is compiled by a bake.
         Check("vLLM's sources for Graviton", "source", (python, "tools/source_check.py"), limit=15),
         Check("local EC2 tests", "local", tool("pytest", "tests/rehearsal", "-m", "not long"), limit=30),
@@ -114,6 +116,7 @@ def checks() -> list[Check]:
                 limit=25,
                 needs=IMAGE,
                 long=name in LONG_SCENARIOS,
+                beside=name not in LONG_SCENARIOS,
             )
             for name in scenarios()
         ),

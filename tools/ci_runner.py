@@ -8,17 +8,22 @@ import shlex
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import IO, Literal
 
 from steps import LEFT_OUT, ROOT, seconds
 
 BIN = ROOT / ".venv/bin"
 REGION = "ci"
+LANES = 2
+"""Steps that run beside each other: machines wait for their controller, and it for them."""
 NO_MACHINES = ("lint", "unit", "source")  # groups that need no local region
 
 Status = Literal["passed", "failed", "left out", "interrupted", "skipped", "not run"]
@@ -30,6 +35,7 @@ class Check:
     """One step: a command, the group it is chosen by, and the minutes after which it counts as hung.
 
     ``needs``: the step that must have been run in the region before. ``long``: for make test-full only.
+    ``beside``: it has machines of its own, and may run beside neighbours of its group that say so, too.
     """
 
     name: str
@@ -39,6 +45,7 @@ class Check:
     env: dict[str, str] = field(default_factory=dict)
     long: bool = False
     needs: str = ""
+    beside: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,19 +78,19 @@ class Runner:
     """
 
     def __init__(self, after_each: Callable[[list[Outcome]], None] = lambda _: None) -> None:
-        self.child: subprocess.Popen[bytes] | None = None
+        self.children: set[subprocess.Popen[bytes]] = set()
         self.stopped_by: signal.Signals | None = None
         self.outcomes: list[Outcome] = []
         self.after_each = after_each
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         self.stopped_by = signal.Signals(number)
-        self.end_child()
+        for child in list(self.children):
+            self.end(child)
 
-    def end_child(self) -> None:
-        """End the step's process group: first as Ctrl-C does, which lets pytest and Packer clean up."""
-        child = self.child
-        if child is None or child.poll() is not None:
+    def end(self, child: subprocess.Popen[bytes]) -> None:
+        """End a step's process group: first as Ctrl-C does, which lets pytest and Packer clean up."""
+        if child.poll() is not None:
             return
         for sent, patience in ((signal.SIGINT, 90), (signal.SIGTERM, 20), (signal.SIGKILL, 10)):
             with contextlib.suppress(ProcessLookupError):
@@ -94,36 +101,49 @@ class Runner:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)  # what the command itself left behind
 
-    def command(self, check: Check, **more: str) -> int | None:
+    def command(self, check: Check, output: IO[bytes] | None, **more: str) -> int | None:
         """Run one command to its end, or to its limit: its exit status, or None."""
         path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
         common = {"PATH": path, "INGOT_LOCAL_NAME": REGION, "PYTHONUNBUFFERED": "1"}
         env = {**os.environ, **common, **check.env, **more}
-        self.child = subprocess.Popen(
-            check.argv, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, start_new_session=True
+        child = subprocess.Popen(
+            check.argv,
+            cwd=ROOT,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT if output else None,
+            start_new_session=True,
         )
+        self.children.add(child)
         if self.stopped_by:  # the signal came before there was a child to end, which has done nothing yet
-            os.killpg(self.child.pid, signal.SIGKILL)  # a shell that begins may lose any other
+            os.killpg(child.pid, signal.SIGKILL)  # a shell that begins may lose any other
         try:
-            return self.child.wait(check.limit * 60)
+            return child.wait(check.limit * 60)
         except subprocess.TimeoutExpired:
-            print(f"did not end within {check.limit:g} minutes; stopping it", flush=True)
-            self.end_child()
+            print(f"{check.name} did not end within {check.limit:g} minutes; stopping it", flush=True)
+            self.end(child)
             return None
         finally:
-            self.child = None
+            self.children.discard(child)
 
-    def run(self, check: Check, place: str) -> Outcome:
-        """Run one step, saying so."""
+    def run(self, check: Check, place: str, *, aside: bool = False) -> Outcome:
+        """Run one step, saying so; ``aside``: what it prints is shown when it has ended."""
         print(f"\n=== [{place}] {check.name}: {shlex.join(check.argv)[:200]}", flush=True)
         started = time.monotonic()
-        with tempfile.NamedTemporaryFile(prefix="ingot-remark-") as file:
-            ended = self.command(check, INGOT_STEP_REMARK=file.name)
+        with (
+            tempfile.NamedTemporaryFile(prefix="ingot-remark-") as file,
+            tempfile.TemporaryFile(prefix="ingot-step-") as output,
+        ):
+            ended = self.command(check, output if aside else None, INGOT_STEP_REMARK=file.name)
             remark = " ".join(Path(file.name).read_text().replace("|", "/").split())
+            output.seek(0)
+            said = output.read().decode(errors="replace")
         status = "interrupted" if self.stopped_by else RESULTS.get(ended, "failed")
         outcome = Outcome(check, status, time.monotonic() - started, remark)
         told = "FAILED" if status == "failed" else status
-        print(f"=== {check.name}: {told} ({seconds(outcome.duration)})", flush=True)
+        heading = f"\n--- what {check.name} said\n{said}" if aside else ""
+        print(f"{heading}=== {check.name}: {told} ({seconds(outcome.duration)})", flush=True)
         return outcome
 
     def run_all(self, chosen: Sequence[Check], *, go_on: bool = False) -> None:
@@ -134,25 +154,55 @@ class Runner:
         """
         group_of = {check.name: check.group for check in chosen}
         broken: set[str] = set()
-        for number, check in enumerate(chosen, start=1):
+        for number, batch in batches(chosen):
+            group = batch[0].group
+            places = [f"{number + index}/{len(chosen)}" for index in range(len(batch))]
             stops = not go_on or not broken.isdisjoint((*NO_MACHINES, "purge"))
-            its_own = {check.group, group_of.get(check.needs, "")}
+            its_own = {group, *(group_of.get(check.needs, "") for check in batch)}
             if self.stopped_by or (stops and broken) or not broken.isdisjoint(its_own):
-                self.note(Outcome(check, "skipped"))
+                for check in batch:
+                    self.note(Outcome(check, "skipped"))
                 continue
-            outcome = self.run(check, f"{number}/{len(chosen)}")
-            self.note(outcome)
-            if outcome.status != "failed":
+            outcomes = self.run_beside(batch, places)
+            for outcome in outcomes:
+                self.note(outcome)
+            failed = [outcome.check.name for outcome in outcomes if outcome.status == "failed"]
+            if not failed:
                 continue
-            broken.add(check.group)
-            if go_on and check.group not in (*NO_MACHINES, "purge"):
-                emptied = self.run(
-                    purge(f"the region is emptied after {check.name}"), f"{number}/{len(chosen)}"
-                )
+            broken.add(group)
+            if go_on and group not in (*NO_MACHINES, "purge"):
+                emptied = self.run(purge(f"the region is emptied after {', '.join(failed)}"), places[-1])
                 self.note(emptied)
                 if emptied.status == "failed":
                     broken.add("purge")
 
+    def run_beside(self, batch: Sequence[Check], places: Sequence[str]) -> list[Outcome]:
+        """Run steps in lanes; none is begun after one has failed."""
+        if len(batch) == 1:
+            return [self.run(batch[0], places[0])]
+        failed = threading.Event()
+
+        def one(check: Check, place: str) -> Outcome:
+            if failed.is_set() or self.stopped_by:
+                return Outcome(check, "skipped")
+            outcome = self.run(check, place, aside=True)
+            if outcome.status == "failed":
+                failed.set()
+            return outcome
+
+        with ThreadPoolExecutor(LANES) as lanes:
+            return list(lanes.map(one, batch, places))
+
     def note(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         self.after_each(self.outcomes)
+
+
+def batches(chosen: Sequence[Check]) -> Iterator[tuple[int, list[Check]]]:
+    """The steps with the number of the first of each batch: neighbours that may run beside each other."""
+    number = 1
+    for (_, beside), found in groupby(chosen, key=lambda check: (check.group, check.beside)):
+        batch = list(found)
+        for part in [batch] if beside else [[check] for check in batch]:
+            yield number, part
+            number += len(part)

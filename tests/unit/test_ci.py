@@ -104,6 +104,39 @@ def test_a_step_with_nothing_to_do_is_left_out_and_says_why() -> None:
     assert "none in the store" in ci_report.table(runner.outcomes)
 
 
+def beside(name: str, script: str) -> Check:
+    return Check(name, "molecule", ("sh", "-c", script), limit=1, beside=True)
+
+
+def test_neighbours_with_machines_of_their_own_run_beside_each_other(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Each waits for the other, which it could not in a row.
+    meet = "echo from {0}; touch {2}/{0}; until test -e {2}/{1}; do sleep 0.05; done"
+    steps = [
+        check("image", "true", "molecule"),
+        beside("a", meet.format("a", "b", tmp_path)),
+        beside("b", meet.format("b", "a", tmp_path)),
+        check("last", "true", "molecule"),
+    ]
+    runner = Runner()
+    runner.run_all(steps)
+    assert statuses(runner) == dict.fromkeys(("image", "a", "b", "last"), "passed")
+    said = capfd.readouterr().out
+    assert "--- what a said\nfrom a\n=== a: passed" in said
+    assert "=== [3/4] b" in said
+    assert "=== [4/4] last" in said
+
+
+def test_none_is_begun_after_one_beside_it_has_failed(tmp_path: Path) -> None:
+    steps = [beside("a", "false"), *(beside(f"b{n}", f"sleep 0.3; touch {tmp_path}/{n}") for n in range(5))]
+    runner = Runner()
+    runner.run_all(steps)
+    begun = statuses(runner)
+    assert begun["a"] == "failed" and begun["b4"] == "skipped"
+    assert len(list(tmp_path.iterdir())) == list(begun.values()).count("passed") < 3
+
+
 def test_a_step_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     runner = Runner()
     runner.run_all([check("hangs", f"sleep 77 & echo $! > {tmp_path}/pid; wait", limit=0.5 / 60)])
@@ -114,6 +147,19 @@ def test_a_step_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     while process.exists() and process.read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_signal_ends_all_that_run_beside_each_other() -> None:
+    runner = Runner()
+    previous = signal.signal(signal.SIGTERM, runner.on_signal)
+    try:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        started = time.monotonic()
+        runner.run_all([beside(name, "sleep 60") for name in "abc"])
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert time.monotonic() - started < 20
+    assert sorted(statuses(runner).values()) == ["interrupted", "interrupted", "skipped"]
 
 
 @pytest.mark.parametrize("when", ["it runs", "it is being started"])
