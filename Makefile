@@ -1,6 +1,6 @@
 # The two commands of the README are `make rehearse` and `make test`; both prepare the machine by themselves.
 .DEFAULT_GOAL := help
-.PHONY: help setup rehearse test test-full lint unit docs-test bench-local bench-cpu bench-decode bench-formats locks readmes clean
+.PHONY: help setup rehearse test test-full lint unit docs-test bench-local bench-boot bench-cpu bench-decode bench-formats locks readmes clean
 
 CI := .venv/bin/python tools/ci.py
 
@@ -30,6 +30,9 @@ docs-test: setup ## Run every command of README.md and docs/ in the local region
 
 bench-local: setup ## Measure the local EC2: launch to SSH, ten launches at once, CreateImage (root)
 	@.venv/bin/python tools/bench_local.py
+
+bench-boot: setup ## Measure launch to first right token, baked against installed at boot, and write docs/bench-boot.md (root)
+	@.venv/bin/python tools/bench_boot.py
 
 bench-cpu: setup ## Measure tuned against stock vLLM on this machine, and write docs/bench-cpu.md (root)
 	@.venv/bin/python tools/bench_cpu.py
