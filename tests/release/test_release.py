@@ -35,11 +35,12 @@ def test_an_image_is_verified_and_released(account: Account) -> None:
 
 
 def test_an_image_that_was_changed_is_stopped_before_promotion(account: Account) -> None:
-    bad = account.changed(account.newest(), "; ".join(PLANTED.values()), "ingot-x86-changed")
-    said, verdict = account.verify(bad)
+    plant = "; ".join(PLANTED.values())
+    with account.changed(account.newest(), plant, "ingot-x86-changed") as bad:
+        said, verdict = account.verify(bad)
+        refused = account.channel("promote", "candidate", str(account.verdict(bad)))
     failed = {row["name"] for row in verdict["rows"] if row["verdict"] == "failed"}
     assert set(PLANTED) <= failed, said
     assert "first-boot-answer" not in {row["name"] for row in verdict["rows"]}, "it was not even configured"
-    refused = account.channel("promote", "candidate", str(account.verdict(bad)))
     assert refused.returncode != 0
     assert "verdict-failed" in refused.stdout

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +43,9 @@ class Account:
         """`ingot channel`, in the region."""
         return self.region.program("ingot", "channel", *arguments, "--store", str(self.channels))
 
-    def changed(self, image: dict[str, Any], command: str, name: str) -> str:
-        """Another image: a machine of this one on which somebody ran a command as root."""
+    @contextmanager
+    def changed(self, image: dict[str, Any], command: str, name: str) -> Iterator[str]:
+        """Another image, of a machine of this one on which root ran a command; removed at the end."""
         ec2 = self.region.ec2
         (machine,) = self.region.launch(image=image["ImageId"], kind="m7i.large")
         self.region.answer(machine, f"sudo sh -c '{command}'")
@@ -58,5 +61,8 @@ class Account:
         def available() -> bool:
             return bool(ec2.describe_images(ImageIds=[made])["Images"][0]["State"] == "available")
 
-        eventually(f"image {made}", available)
-        return str(made)
+        try:
+            eventually(f"image {made}", available)
+            yield str(made)
+        finally:
+            ec2.deregister_image(ImageId=made, DeleteAssociatedSnapshots=True)
