@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from bench_node import ALONE, INGOT, commit, machine
+from bench_node import ALONE, INGOT, commit, machine, parsed
 from ingot import image_inputs
 from ingot.rehearsal import cli as local
 from ingot.rehearsal.config import Settings
@@ -265,11 +264,7 @@ def write(runs: Sequence[Run]) -> None:
 def main() -> int:
     """Measure, and write what there is when it ends, however it does."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=3, help="how often each way is gone")
-    options = parser.parse_args()
-    if options.rounds < 1:
-        parser.error("--rounds must be 1 or more")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the region is purged however this ends
+    options = parsed(parser)
     runs: list[Run] = []
     status = 0
     try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import signal
 import sys
 import time
 from collections import Counter
@@ -22,7 +21,19 @@ from typing import Any
 
 import yaml
 
-from bench_node import ALONE, MODEL, PYTHON, SCRATCH, WEIGHTS, Node, commit, machine, prepared, transient
+from bench_node import (
+    ALONE,
+    MODEL,
+    PYTHON,
+    SCRATCH,
+    WEIGHTS,
+    Node,
+    commit,
+    machine,
+    parsed,
+    prepared,
+    transient,
+)
 from bench_results import (
     STOCK,
     TUNED,
@@ -257,14 +268,10 @@ def write(results: Results) -> None:
 def main() -> int:
     """Measure, write, and say what came of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=3, help="how often each variant is measured")
     parser.add_argument(
         "--only", action="append", choices=list(VARIANTS), help="these variants instead of all"
     )
-    options = parser.parse_args()
-    if options.rounds < 1:
-        parser.error("--rounds must be 1 or more")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the region is purged however this ends
+    options = parsed(parser)
     names = [name for name in VARIANTS if not options.only or name in options.only]
     results = None
     status = 0

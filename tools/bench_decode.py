@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from bench_cpu import CONFIG, INPUT_TOKENS, OUTPUT_TOKENS, READY_SECONDS, Bench
-from bench_node import ALONE, PYTHON, SCRATCH, WEIGHTS, Node, commit, machine, prepared
+from bench_node import ALONE, PYTHON, SCRATCH, WEIGHTS, Node, commit, machine, parsed, prepared
 from bench_results import GOAL_BANDWIDTH, verdict
 from ingot.table import Strict
 from steps import ROOT, ToolError, fail
@@ -202,11 +201,7 @@ def write(node: Node, models: Sequence[Decoded]) -> None:
 def main() -> int:
     """Measure, and write after each shape."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=3, help="how often each shape is asked")
-    options = parser.parse_args()
-    if options.rounds < 1:
-        parser.error("--rounds must be 1 or more")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the region is purged however this ends
+    options = parsed(parser)
     try:
         with prepared("x86", ALONE) as node:
             for models in measure(node, options.rounds):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,6 +93,16 @@ def prepared(image: str, variables: dict[str, Any]) -> Iterator[Node]:
         yield Node()
     finally:
         subprocess.run([INGOT, "local", "down", "--purge"], check=False)
+
+
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options of a bench with rounds. A signal ends it as Ctrl-C does, so that its region is purged."""
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("--rounds must be 1 or more")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return options
 
 
 def transient(unit: str, *options: str) -> list[str]:
