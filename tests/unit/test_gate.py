@@ -5,6 +5,7 @@ The engine is a small Llama in numpy behind a server on localhost; the gate asks
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import tiny_gate
 import tiny_server
+import yaml
 from tiny_llama import (
     Broken,
     Rounding,
@@ -22,10 +24,13 @@ from tiny_llama import (
 )
 from tiny_server import WrongTemplate, WrongTokenizer
 
+from ingot.checkout import ROOT
+from ingot.filters import gate as filters
 from ingot.gate import ask, judge, limits
 from ingot.gate.differences import Agreement, of_answers
 from ingot.gate.measured import Generated, Measured
 from ingot.gate.reference import parse
+from ingot.preflight.gate import refusals
 from ingot.table import TableError
 from ingot.verify.rows import LEFT_OUT, PASSED
 
@@ -261,3 +266,51 @@ def test_a_reference_that_is_none_is_named() -> None:
     broken["texts"][0]["top"].pop()
     with pytest.raises(TableError, match=r"the reference r: texts\.0: top has not one entry"):
         parse(broken, "r")
+
+
+def test_a_reference_of_another_model_is_refused() -> None:
+    with pytest.raises(TableError, match="the reference r is that of another model"):
+        parse(tiny_gate.reference().model_dump(mode="json"), "r")
+
+
+# --- what playbooks/gate.yml decides ------------------------------------------------------------------------
+
+ENTRY = yaml.safe_load((ROOT / "files/models.yml").read_text())["models"][
+    "HuggingFaceTB/SmolLM2-135M-Instruct"
+]
+VARIABLES = {"serving_model_id": "org/tiny", "gate_requests": 1000}
+
+
+def test_another_file_of_the_model_makes_another_reference() -> None:
+    changed = copy.deepcopy(ENTRY)
+    changed["files"][0]["sha256"] = "0" * 64
+    assert filters.path(ENTRY, "/models") != filters.path(changed, "/models")
+    assert filters.path(ENTRY, "/models").startswith("/models/.references/")
+
+
+def test_a_model_without_a_reference_is_refused_with_the_command_that_makes_it() -> None:
+    assert refusals(VARIABLES, "/models/r.json", there=True) == []
+    (refusal,) = refusals(VARIABLES, "/models/r.json", there=False)
+    assert refusal.name == "no-reference"
+    assert "org/tiny" in refusal.why and "/models/r.json" in refusal.why
+    assert "ansible-playbook playbooks/gate_reference.yml" in refusal.do
+
+
+def test_an_engine_that_tells_no_log_probabilities_is_refused() -> None:
+    other = {**VARIABLES, "serving_engine": "tensorrt_llm"}
+    (refusal,) = refusals(other, "/models/r.json", there=False)
+    assert refusal.name == "gate-needs-vllm"
+
+
+def test_a_variable_that_is_not_set_is_named() -> None:
+    (refusal,) = refusals({"serving_model_id": "org/tiny"}, "/r.json", there=True)
+    assert (refusal.name, "'gate_requests'" in refusal.why) == ("missing-variable", True)
+
+
+def test_the_playbook_gets_rows_as_the_verdict_has_them(good: Measured) -> None:
+    known = of(tiny_gate.reference(), key=filters.key(ENTRY)).model_dump_json()
+    found = filters.rows(good.model_dump_json(), known, ENTRY)
+    assert {"name", "verdict", "evidence", "limit"} == set(found[0])
+    assert {row["verdict"] for row in found} == {PASSED}
+    with pytest.raises(TableError, match=r"what ask\.py found: limit: Field required"):
+        filters.rows("{}", known, ENTRY)

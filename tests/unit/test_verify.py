@@ -113,6 +113,7 @@ def good() -> dict[str, Any]:
         "unbooted": {"evidence": {"inside": INSIDE}, **copy.deepcopy(CLEAN), "canary": dict(canary)},
         "first": {"evidence": machine("clone", "1", anew), "answer": copy.deepcopy(ANSWER)},
         "second": {"evidence": machine("clone", "2", cached), "answer": copy.deepcopy(ANSWER)},
+        "gate": {"rows": [{"name": "gate-mean", "verdict": "passed", "evidence": "+0.0", "limit": "0.02"}]},
     }
 
 
@@ -138,6 +139,10 @@ FINDING = [{"rule": "ssh-host-key", "path": "/etc/ssh/ssh_host_rsa_key", "what":
 HIT = {"channels": ["apt"], "hits": [{"channel": "apt", "path": "/var/log/x", "form": "gzip, as it is"}]}
 
 PLANTED: dict[str, tuple[str, Callable[[dict[str, Any]], None]]] = {
+    "an engine that computes something else": (
+        "gate-mean",
+        lambda found: found["gate"]["rows"][0].update(verdict="failed"),
+    ),
     "a unit that failed": (
         "first-boot-system",
         _set("first", "evidence", "system", "failed", to=["x.service"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ingot.filters import (
     containers,
     drivers,
+    gate,
     images,
     models,
     nccl,
@@ -20,6 +21,7 @@ from ingot.filters import (
 FILTERS = (
     containers.FILTERS
     | drivers.FILTERS
+    | gate.FILTERS
     | images.FILTERS
     | models.FILTERS
     | nccl.FILTERS

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from ingot.checkout import ROOT
 from ingot.models import Model
 from ingot.neuron_artifacts import model_hash
-from ingot.table import Strict, check, read
+from ingot.table import Strict, TableError, check, read
 
 TEXTS = ROOT / "files" / "gate-texts.yml"
 #: Below the root of the model store.
@@ -116,4 +116,9 @@ def parse(data: object, wanted: str) -> Reference:
     Raises:
         TableError: it is none, or is that of another model.
     """
-    return check(data, Reference, f"the reference {wanted}", MEND)
+    found = check(data, Reference, f"the reference {wanted}", MEND)
+    if found.key != wanted:
+        raise TableError(
+            f"the reference {wanted} is that of another model or of other texts, {found.key}", MEND
+        )
+    return found

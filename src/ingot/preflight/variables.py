@@ -21,13 +21,13 @@ def refusals(variables: Mapping[str, Any], *, launching: bool = True) -> list[Re
     """Names that nothing reads, and names that the playbooks read and nobody set.
 
     Without ``launching``, as with a static inventory, what only launch.yml reads may be absent. What
-    verify.yml alone reads is asked for there.
+    gate.yml and verify.yml alone read is asked for there.
     """
     known = playbook_options()
     needed = {
         name
         for name in known
-        if not name.startswith("verify_")
+        if not name.startswith(("gate_", "verify_"))
         and (launching or not (name.startswith("launch_") or name in ("ingot_ssh_key", "ingot_connect")))
     }
     known |= {"destroy_confirm"}  # of the command line only
@@ -75,7 +75,7 @@ def check_variables(
 ) -> list[Refusal]:
     """No variable looks like one of ours and is none: a mistyped name would be ignored without a word."""
     known = playbooks.union(*roles.values()) if roles else playbooks
-    prefixes = {f"{role}_" for role in roles} | {"launch_", "destroy_", "ingot_", "verify_"}
+    prefixes = {f"{role}_" for role in roles} | {"launch_", "destroy_", "ingot_", "gate_", "verify_"}
     refusals = []
     for name in sorted(set(names) - known):
         if name.startswith(("ansible_", "ec2_", "__", "packer_")):

@@ -2,8 +2,9 @@
 
 ``found`` holds what playbooks/verify.yml has gathered, by moment: ``fresh`` (the clone before it is
 configured), ``sister`` (another clone), ``unbooted`` (the tree that nobody has booted), ``first`` and
-``second`` (the clone as it serves, after each of its two boots). Each moment has the answers of
-playbooks/files/evidence.py, hygiene.py, surface.py and canary.py that were asked there.
+``second`` (the clone as it serves, after each of its two boots). Each of these has the answers of
+playbooks/files/evidence.py, hygiene.py, surface.py and canary.py that were asked there. ``gate`` has the
+rows of ``ingot.gate`` on the engine after the second boot.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Found = Mapping[str, Mapping[str, Any]]
 
 BOOTS = {"first": "first boot", "second": "second boot"}
 STEPS = "steps"
-MOMENTS = ("fresh", "sister", "unbooted", "first", "second")
+MOMENTS = ("fresh", "sister", "unbooted", "first", "second", "gate")
 GIB = 1 << 30
 LEAST_FREE = GIB
 #: What tells one machine from another, and stays for as long as it lives.
@@ -36,6 +37,7 @@ def rows(found: Found, tags: Mapping[str, str], ended: str = "") -> list[Row]:
             made += _boot(called, found[moment])
     made += _identity(found)
     made += _cache(found)
+    made += [Row.model_validate(row) for row in found.get("gate", {}).get("rows", [])]
     for moment in ("fresh", "unbooted"):
         if moment in found:
             made += _cleanliness(moment, found[moment])
