@@ -30,7 +30,7 @@ HEAD = """\
 
 <!-- Made by tools/defects_doc.py (`make readmes`) from the tests that it names. Do not edit. -->
 
-Each row is a test that puts one thing wrong, into an image's tree, into what was found on a clone, or into a
+Each row is a test that puts one thing wrong, into an image's tree, an engine, what was found on a clone, or a
 set that is to be released, and asks that the check of this name fails. {count} of them.
 """
 

@@ -69,6 +69,7 @@ def _asks_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ask, "SEEDS", 4)
 
 
+@pytest.mark.planted("an engine that computes something else", check=lambda defect: PLANTED[defect][0])
 @pytest.mark.parametrize("defect", PLANTED)
 def test_a_planted_defect_is_caught_by_its_check(defect: str) -> None:
     check, changes = PLANTED[defect]
