@@ -107,7 +107,7 @@ def checks() -> list[Check]:
             "commands of the documents", "docs", (python, "tools/docs_run.py"), 15, CANARY, needs="rehearse"
         ),
         Check(IMAGE, "molecule", (python, "tools/bake.py"), 30, CANARY),
-        Check("release", "release", tool("pytest", "tests/release"), 30, CANARY, needs=IMAGE),
+        Check("release", "release", tool("pytest", "tests/release"), 30, CANARY, True, IMAGE),
         *(
             Check(
                 f"molecule {name}",
