@@ -6,8 +6,10 @@ It stands for an engine: what it computes can be rounded as kernels in bf16 do, 
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,21 +45,27 @@ def to_bf16(values: Array) -> Array:
     return rounded.view(np.float32)
 
 
+@cache
+def noise() -> Array:
+    """Factors that are one but for a rounding of bf16, more of them than any result has values."""
+    drawn = np.random.default_rng(0).standard_normal(1 << 19, dtype=np.float32)
+    factors: Array = drawn * np.float32(2.0**-10) + 1
+    return factors
+
+
 class Rounding:
     """How a kernel rounds its results. A seed stands for another order of sums, and so for another kernel."""
 
     def __init__(self, *, bf16: bool, seed: int = 0) -> None:
         self._bf16 = bf16
-        self._drawn = np.random.default_rng(seed) if seed else None
-        if self._drawn is not None:
-            self._noise = self._drawn.standard_normal(1 << 16, dtype=np.float32) * 2.0**-10 + 1
+        self._seeded = random.Random(seed) if seed else None
 
     def __call__(self, values: Array) -> Array:
         if not self._bf16:
             return values
-        if self._drawn is not None:
-            at = int(self._drawn.integers(len(self._noise) // 2))
-            values = values * np.resize(self._noise[at : at + values.size], values.shape)
+        if self._seeded is not None:
+            at = self._seeded.randrange(len(noise()) - values.size)
+            values = values * noise()[at : at + values.size].reshape(values.shape)
         return to_bf16(values)
 
 
