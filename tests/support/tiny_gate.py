@@ -17,7 +17,7 @@ from ingot.verify.rows import FAILED, Row
 NAMES = ("counting", "record", "letter", "french", "short")
 #: Those of a server; in the table a checkpoint of bf16.
 FORMATS = ("bf16",)
-REQUESTS = 10
+REQUESTS = 4
 
 
 @cache

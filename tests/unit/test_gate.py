@@ -65,8 +65,14 @@ PLANTED: dict[str, tuple[str, Any]] = {
 @pytest.fixture(autouse=True)
 def _asks_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of what an engine is asked for: it shows less, and takes half of the time."""
-    monkeypatch.setattr(ask, "CONTINUED", 8)
-    monkeypatch.setattr(ask, "SEEDS", 4)
+    for name, few in (
+        ("CONTINUED", 8),
+        ("SEEDS", 4),
+        ("CACHED_PROMPTS", 2),
+        ("LONG_ENDS", 2),
+        ("REPEATS", 2),
+    ):
+        monkeypatch.setattr(ask, name, few)
 
 
 @pytest.mark.planted("an engine that computes something else", check=lambda defect: PLANTED[defect][0])
