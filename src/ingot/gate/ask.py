@@ -215,13 +215,13 @@ def cached(engine: Engine, long: list[int]) -> Json:
     }
 
 
-def in_pieces(engine: Engine, long: list[int]) -> Json:
+def in_pieces(engine: Engine, long: list[int], whole: str) -> Json:
     """A long prompt at once, and as three requests: each goes on where the cache has the one before."""
     salt = engine.salt()
     for part in (1, 2):
         engine.continued(long[: len(long) * part // 3], 1, salt)
     pieces = engine.continued(long, CONTINUED, salt)
-    return {"length": len(long), "whole": engine.continued(long, CONTINUED), "pieces": pieces}
+    return {"length": len(long), "whole": engine.continued(long, CONTINUED, whole), "pieces": pieces}
 
 
 def streamed(engine: Engine, prompt: list[int]) -> Json:
@@ -244,9 +244,9 @@ def streamed(engine: Engine, prompt: list[int]) -> Json:
     }
 
 
-def near_the_limit(engine: Engine, long: list[int], limit: int) -> list[Json]:
+def near_the_limit(engine: Engine, long: list[int], limit: int, salt: str) -> list[Json]:
     """The next token after prompts that fill the context but for a few."""
-    salt, most = engine.salt(), min(limit, len(long))
+    most = min(limit, len(long))
     lengths = range(max(1, most - LONG_ENDS), most)
     return [{"length": n, "generated": engine.continued(long[:n], 1, salt)} for n in lengths]
 
@@ -342,6 +342,7 @@ def measure(engine: Engine, reference: Json, requests: int) -> Json:
         raise AskError(f"the engine's context of {limit} tokens is too short for any text of the reference")
     prompts = {text["name"]: text["tokens"] for text in texts}
     fits = long[: limit - 2 * CONTINUED]
+    salt = engine.salt()  # one for the long prompts: so much is not read twice where there is a cache
     alone = read(engine, prompts, together=False)
     found = {
         "limit": limit,
@@ -349,9 +350,9 @@ def measure(engine: Engine, reference: Json, requests: int) -> Json:
         "together": read(engine, prompts, together=True),
         "rescored": rescored(engine, prompts, alone),
         "cache": cached(engine, fits[:CACHED_MOST]),
-        "pieces": in_pieces(engine, fits),
+        "pieces": in_pieces(engine, fits, salt),
         "streamed": streamed(engine, texts[0]["tokens"]),
-        "long": near_the_limit(engine, long, limit),
+        "long": near_the_limit(engine, long, limit, salt),
         "repeats": [engine.continued(texts[0]["tokens"], CONTINUED) for _ in range(REPEATS)],
         "drawn": drawn(engine, texts),
         "chat": chat(engine, reference["chat"]),

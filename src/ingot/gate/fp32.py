@@ -18,7 +18,7 @@ from typing import Any
 #: Tokens of the long text, where the model can read as many.
 LONG_MOST = 8192
 #: Tokens that are computed at a time: so many rows of logits are in memory.
-AT_ONCE = 512
+AT_ONCE = 128
 #: Digits after the point: 1e-5 nats is far below what bf16 rounds.
 DIGITS = 5
 
