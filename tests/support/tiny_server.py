@@ -121,6 +121,8 @@ class Served:
         self.temperature = temperature
         """The one that it takes, whatever a request says."""
         self.lock = threading.Lock()
+        self.like_ray = False
+        """Whether it tells as little as Ray Serve does: no context in its list of models, no metrics."""
 
     def complete(self, prompts: list[list[int]], body: Json) -> list[Json]:
         """All prompts in one batch, token by token."""
@@ -199,8 +201,12 @@ class Handler(BaseHTTPRequestHandler):
         shape = self.served.model.shape
         match self.path:
             case "/v1/models":
-                self.answer(json.dumps({"data": [{"id": MODEL, "max_model_len": shape.context}]}))
+                told = {} if self.served.like_ray else {"max_model_len": shape.context}
+                self.answer(json.dumps({"data": [{"id": MODEL, **told}]}))
             case "/metrics":
+                if self.served.like_ray:
+                    self.answer("", 404)
+                    return
                 name = 'vllm:prefix_cache_hits_total{engine="0",model_name="tiny"}'
                 self.answer(f"# TYPE x counter\n{name} {float(self.served.model.hits)}\n")
             case _:
@@ -239,7 +245,9 @@ class Handler(BaseHTTPRequestHandler):
                 }
                 self.answer(json.dumps(found))
             case "/tokenize":
-                self.answer(json.dumps({"tokens": tokenizer.encode(body["prompt"])}))
+                context = self.served.model.shape.context
+                tokens = tokenizer.encode(body["prompt"])
+                self.answer(json.dumps({"tokens": tokens, "max_model_len": context}))
             case "/detokenize":
                 self.answer(json.dumps({"prompt": tokenizer.decode(body["tokens"])}))
             case _:

@@ -6,6 +6,7 @@ The engine is a small Llama in numpy behind a server on localhost; the gate asks
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import random
 from typing import Any
@@ -204,6 +205,14 @@ def test_pieces_that_give_another_answer_fail(good: Measured) -> None:
 
 
 # --- asking -------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_behind_ray_serve_is_asked_as_well() -> None:
+    served = tiny_gate.engine(of_shape=dataclasses.replace(tiny_gate.shape(), context=256))
+    served.like_ray = True
+    found = tiny_gate.measure(served, tiny_gate.reference())
+    assert (found.limit, found.cache.hits) == (256, None)
+    assert set(verdicts(found).values()) == {PASSED}
 
 
 def test_a_wrong_key_is_told() -> None:

@@ -330,7 +330,10 @@ def served(engine: Engine) -> int:
     if not mine:
         names = ", ".join(str(model["id"]) for model in models) or "none"
         raise AskError(f"GET /v1/models: it serves {names}, and not {engine.model}")
-    return int(mine[0].get("max_model_len") or 0)
+    if limit := mine[0].get("max_model_len"):
+        return int(limit)
+    told = engine.maybe("/tokenize", prompt="a") or {}  # Ray Serve's list of models leaves it out
+    return int(told.get("max_model_len") or 0)
 
 
 def measure(engine: Engine, reference: Json, requests: int) -> Json:
