@@ -60,9 +60,9 @@ class LiveCluster:
         """What the gateway's client reads, or the error that it gets instead."""
         return self._post("chat/completions", question(self.known.model))
 
-    def complete(self, prompt: str, tokens: int) -> str:
+    def complete(self, prompt: str, tokens: int, **more: Any) -> str:
         """The same for the most likely continuation of a text."""
-        body = {"model": self.known.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
+        body = {"model": self.known.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, **more}
         return self._post("completions", body, timeout=600)
 
     def _post(self, path: str, body: dict[str, Any], timeout: float = 120) -> str:

@@ -261,6 +261,12 @@ def engine_env(**more: str) -> str:
     return render("vllm", "engine.env.j2", {"vllm_environment": more})
 
 
+@pytest.mark.parametrize("compiler", [True, False])
+def test_an_engine_without_a_compiler_is_told_so(compiler: bool) -> None:
+    text = render("vllm", "engine.env.j2", {"vllm_environment": {}, "vllm_compiler": compiler})
+    assert ("TORCH_COMPILE_DISABLE" in text) is not compiler
+
+
 def environment(units: str, files: dict[str, str]) -> dict[str, str]:
     """What processes get, by systemd.exec(5): what stands in the unit, then its files in their order."""
     found: dict[str, str] = {}

@@ -138,7 +138,7 @@ def check(
         inherited = {key for image in images.values() for key in source.snapshot_keys(image)}
         if inherited and not keys:  # a copy of what is encrypted is, with the default key
             keys = {str(target.ec2.get_ebs_default_kms_key_id()["KmsKeyId"])}
-    found = []
+    found: list[Refusal] = []
     for key in sorted(keys):
         found += check_key(wanted, key, target)
     return found
